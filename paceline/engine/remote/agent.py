@@ -29,7 +29,7 @@ from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
 from paceline.engine.remote.line import AGENT, MOST_DIALLING, WORKER, Caller, dial
 from paceline.engine.remote.sharing import content_of
-from paceline.engine.remote.takeover import take_place
+from paceline.engine.remote.takeover import is_wanted, take_place
 from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.remote.workers_here import (
     AttachmentsHere,
@@ -77,7 +77,7 @@ class Agent:
         self._tls = None if settings.tls_variables is None else TlsRelay.from_variables(settings.tls_variables)
         self._place = take_place(settings)
         if self._place is not None:
-            self._reactor.add(self._place.fileno(), lambda _mask: self._stop())
+            self._reactor.add(self._place.fileno(), lambda _mask: self._leave_if_wanted())
         self._reactor.add(lifeline_fd, lambda _mask: self._stop())
         self._control = FrameSocket(self._dial(Caller(AGENT, settings.number)))
         self._reactor.add(self._control.fileno(), self._on_control)
@@ -120,6 +120,10 @@ class Agent:
 
     def _stop(self) -> None:
         self._quit = True
+
+    def _leave_if_wanted(self) -> None:
+        assert self._place is not None
+        self._quit = self._quit or is_wanted(self._place)
 
     # The driver
 

@@ -20,8 +20,8 @@ PEER = struct.Struct("3i")
 
 
 def take_place(settings: messages.AgentSettings) -> socket.socket | None:
-    """Wait until no other agent of this driver is on this node. A connection to the socket that is returned means that
-    another agent wants the place. The driver's agents know its name, and nobody else does."""
+    """Wait until no other agent of this driver is on this node. A connection to the socket that is returned may mean
+    that another agent wants the place: `is_wanted` says whether it does."""
     if not settings.node:
         return None
     name = "\0paceline-agent-" + hashlib.sha256(settings.token + settings.node.encode()).hexdigest()
@@ -38,8 +38,27 @@ def take_place(settings: messages.AgentSettings) -> socket.socket | None:
             _ask_to_leave(name, must=waited_s > TAKEOVER_WAIT_S / 2)
         else:
             place.listen()
+            place.setblocking(False)
             return place
         time.sleep(TAKEOVER_PAUSE_S)
+
+
+def is_wanted(place: socket.socket) -> bool:
+    """Whether a process of this user has connected. The system shows the names of such sockets to everybody."""
+    while True:
+        try:
+            caller, _ = place.accept()
+        except OSError:
+            return False
+        with caller:
+            if _peer(caller)[1] == os.geteuid():
+                return True
+
+
+def _peer(sock: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end; the process is 0 if this one cannot see it."""
+    pid, user, _ = PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return pid, user
 
 
 def _ask_to_leave(name: str, must: bool) -> None:
@@ -47,6 +66,6 @@ def _ask_to_leave(name: str, must: bool) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as earlier:
         earlier.setblocking(False)
         earlier.connect(name)
-        if must:
-            pid, _, _ = PEER.unpack(earlier.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+        pid, user = _peer(earlier)
+        if must and pid > 0 and user == os.geteuid():
             os.kill(pid, signal.SIGKILL)
