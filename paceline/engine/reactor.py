@@ -51,6 +51,9 @@ class Reactor:
         self._followers = 0
         self.rounds = 0
         """How often events were served."""
+        self._timers: dict[Callable[[], None], tuple[float, float]] = {}
+        """How often each is called, in seconds, and when next."""
+        self._next_timer = math.inf
         self.woken = False
         """Somebody asked for the end of a wait; whoever waits for groups takes it back."""
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if hasattr(os, "eventfd") else None
@@ -73,6 +76,25 @@ class Reactor:
     def remove(self, fd: int) -> None:
         if own_pid() == self._pid and self._callbacks.pop(fd, None) is not None:
             self._selector.unregister(fd)
+
+    def every(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call back about so often while somebody waits, with the lock held; until `cancel`."""
+        with self.lock:
+            self._timers[callback] = seconds, time.monotonic() + seconds
+            self._next_timer = min(due for _, due in self._timers.values())
+
+    def cancel(self, callback: Callable[[], None]) -> None:
+        with self.lock:
+            self._timers.pop(callback, None)
+
+    def _serve_timers(self) -> None:
+        with self.lock:
+            now = time.monotonic()
+            for callback, (seconds, due) in list(self._timers.items()):
+                if now >= due and callback in self._timers:
+                    self._timers[callback] = seconds, now + seconds
+                    callback()
+            self._next_timer = min((due for _, due in self._timers.values()), default=math.inf)
 
     def watch_writable(self, frames: FrameSocket) -> None:
         """Call back for writing exactly while something posted is still unsent."""
@@ -109,6 +131,8 @@ class Reactor:
 
     def _serve(self, timeout: float) -> None:
         ready = self._selector.select(timeout)
+        if time.monotonic() >= self._next_timer:
+            self._serve_timers()
         if not ready:
             return
         with self.lock:

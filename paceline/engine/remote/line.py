@@ -6,25 +6,27 @@ The driver listens, everybody else dials. Both prove that they know the driver's
     driver    a number of my own, and a digest of everything so far, keyed with the token
     dialler   another digest of the same
 
-Whatever is not exactly that is hung up on. All of it is encrypted if the cluster has certificates (`tls`), and nothing
-of it otherwise.
+A connection that says anything else is closed. All of it is encrypted if the cluster has certificates (`tls`), and
+nothing of it otherwise.
 """
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
+import resource
 import socket
 import struct
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from paceline.air.errors import EngineError
 from paceline.engine.reactor import Reactor
-from paceline.engine.remote.tls import TlsRelay
+from paceline.engine.remote.forks import not_for_children
+from paceline.engine.remote.tls import FDS_PER_CONNECTION, TlsRelay
 
 MAGIC: Final = b"PCL1"
 NONCE_BYTES: Final = 16
@@ -34,7 +36,9 @@ ANSWER_BYTES: Final = NONCE_BYTES + DIGEST_BYTES
 GREETING_S: Final = 10.0
 """How long a connection may take to prove itself."""
 MOST_STRANGERS: Final = 4096
-"""Connections that have not proven themselves; beyond it, the oldest are hung up on."""
+"""Connections that have not proven themselves; beyond it, the oldest are hung up on. They never get more than half of
+the descriptors that this process may have."""
+LOOK_AT_STRANGERS_S = 0.5
 MOST_DIALLING: Final = 8
 """Of the workers of one node, so many dial at once: hundreds of nodes together stay below MOST_STRANGERS."""
 MOST_AT_ONCE: Final = 64
@@ -44,17 +48,6 @@ BACKLOG: Final = 4096
 
 AGENT: Final = 0
 WORKER: Final = 1
-
-_not_for_children: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def _hang_up_in_child() -> None:
-    """What a child of the driver keeps open would hide the driver's end from agents and workers."""
-    for sock in list(_not_for_children):
-        sock.close()
-
-
-os.register_at_fork(after_in_child=_hang_up_in_child)
 
 
 @dataclass(frozen=True)
@@ -149,38 +142,70 @@ class Listener:
         self._on_connected = on_connected
         self._strangers: dict[int, _Stranger] = {}
         self._sock = socket.create_server((host, 0), backlog=BACKLOG)
-        _not_for_children.add(self._sock)
+        not_for_children(self._sock)
         self._sock.setblocking(False)
         self.address: tuple[str, int] = self._sock.getsockname()[:2]
-        reactor.add(self._sock.fileno(), lambda _mask: self._accept())
+        self._is_accepting = False
+        self._begin_to_accept()
+        reactor.every(LOOK_AT_STRANGERS_S, self._look)
+
+    def _begin_to_accept(self) -> None:
+        if not self._is_accepting:
+            self._is_accepting = True
+            self._reactor.add(self._sock.fileno(), lambda _mask: self._accept())
+
+    def _stop_accepting(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            self._reactor.remove(self._sock.fileno())
+
+    def _look(self) -> None:
+        """Nobody else may connect for hours: what is old goes by itself."""
+        self._forget_old_strangers(MOST_STRANGERS)
+        self._begin_to_accept()
 
     def _accept(self) -> None:
+        most = self._most_strangers()
         for _ in range(MOST_AT_ONCE):
+            self._forget_old_strangers(most - 1)
             try:
                 sock, _ = self._sock.accept()
-                _without_delay(sock)
-            except OSError:  # There is none, it has hung up meanwhile, or there are too many open files.
+            except OSError as error:  # There is none, it has hung up meanwhile, or there are too many open files.
+                self._relieve_if_full(error)
                 return
-            self._welcome(sock)
+            try:
+                self._welcome(sock)
+            except OSError as error:
+                sock.close()
+                self._relieve_if_full(error)
+
+    def _most_strangers(self) -> int:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY:
+            return MOST_STRANGERS
+        each = 1 if self._tls is None else FDS_PER_CONNECTION
+        return max(1, min(MOST_STRANGERS, limit // 2 // each))
+
+    def _relieve_if_full(self, error: OSError) -> None:
+        """If the descriptors are used up, who waits to be accepted would be announced over and over again."""
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            self._forget_old_strangers(len(self._strangers) // 2)
+            self._stop_accepting()
 
     def _welcome(self, sock: socket.socket) -> None:
-        _not_for_children.add(sock)
+        _without_delay(sock)
+        not_for_children(sock)
         if self._tls is not None:
-            try:
-                sock = self._tls.encrypt(sock, is_server=True)
-            except OSError:  # There are too many open files.
-                sock.close()
-                return
-            _not_for_children.add(sock)
+            sock = self._tls.encrypt(sock, is_server=True)
+            not_for_children(sock)
         sock.setblocking(False)
-        self._forget_old_strangers()
         stranger = self._strangers[sock.fileno()] = _Stranger(sock)
         self._reactor.add(sock.fileno(), lambda _mask: self._on_bytes(stranger))
 
-    def _forget_old_strangers(self) -> None:
+    def _forget_old_strangers(self, most: int) -> None:
         now = time.monotonic()
         for stranger in list(self._strangers.values()):  # The oldest first.
-            if now - stranger.since < GREETING_S and len(self._strangers) < MOST_STRANGERS:
+            if now - stranger.since < GREETING_S and len(self._strangers) <= most:
                 return
             self._hang_up(stranger)
 
@@ -227,5 +252,6 @@ class Listener:
     def close(self) -> None:
         for stranger in list(self._strangers.values()):
             self._hang_up(stranger)
-        self._reactor.remove(self._sock.fileno())
+        self._reactor.cancel(self._look)
+        self._stop_accepting()
         self._sock.close()

@@ -15,10 +15,13 @@ import threading
 from collections.abc import Sequence
 
 from paceline.air.errors import EngineError
+from paceline.engine.remote.forks import not_for_children
 
 CHUNK_BYTES = 64 * 1024
 AHEAD_BYTES = 256 * 1024
 """While so much waits to be written on one side, the other side is not read."""
+FDS_PER_CONNECTION = 3
+"""The socket to the network, and two to pass on what is decrypted."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -47,7 +50,7 @@ class TlsRelay:
         try:
             return cls(*paths)
         except (OSError, ssl.SSLError) as error:
-            raise EngineError(f"the files in {', '.join(names)} do not fit each other: {error}") from error
+            raise EngineError(f"the files in {', '.join(names)} do not belong together: {error}") from error
 
     def encrypt(self, sock: socket.socket, *, is_server: bool) -> socket.socket:
         """The near end of an encrypted connection; what is at the far end must prove itself before anything passes.
@@ -55,6 +58,7 @@ class TlsRelay:
         A connection of the family AF_INET on purpose: it says that no descriptors can be passed.
         """
         near, far = _loopback_pair()
+        not_for_children(far)
         connection = _Connection(sock, far, self._contexts[is_server], is_server)
         connection.advance(self._selector)
         return near

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import select
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
 from paceline.air.errors import EngineError
 from paceline.engine.frames import FrameSocket
-from paceline.engine.remote import line, messages
+from paceline.engine.reactor import Reactor
+from paceline.engine.remote import line, messages, takeover
 from paceline.engine.remote.agent_line import AgentLine
 from paceline.engine.remote.group import RemoteGroup
-from paceline.engine.remote.line import AGENT, HELLO, MAGIC, WORKER, Caller, dial
+from paceline.engine.remote.line import AGENT, HELLO, MAGIC, WORKER, Caller, Listener, dial
 from tests.engine.remote.conftest import StartGroup
 from tests.engine.remote.engine import AgentsEngine
 
@@ -176,3 +180,86 @@ def test_the_oldest_strangers_make_room_for_others(
     assert still_works(start_group())
     for sock in socks:
         sock.close()
+
+
+def test_an_idle_stranger_goes_though_nobody_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "GREETING_S", 0.1)
+    reactor = Reactor()
+    listener = Listener("127.0.0.1", b"token", reactor, lambda caller, sock: sock.close())
+    with socket.create_connection(listener.address) as sock:
+        deadline = time.monotonic() + 20
+        while not select.select([sock], [], [], 0)[0] and time.monotonic() < deadline:
+            reactor.run_once(0.1)
+        assert sock.recv(1) == b""
+    listener.close()
+    reactor.close()
+
+
+FULL_DRIVER = """
+import os, resource, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from paceline.engine.reactor import Reactor
+from paceline.engine.remote.line import Listener
+reactor = Reactor()
+listener = Listener("127.0.0.1", b"token", reactor, lambda caller, sock: sock.close())
+others = [os.open("/dev/null", os.O_RDONLY) for _ in range(40)]
+print(listener.address[1], flush=True)
+input()
+deadline = time.monotonic() + 1.0
+while time.monotonic() < deadline:
+    reactor.run_once(0.1)
+os.close(os.open("/dev/null", os.O_RDONLY))
+began, used = time.monotonic(), time.process_time()
+while time.monotonic() < began + 1.0:
+    reactor.run_once(0.1)
+print(time.process_time() - used, flush=True)
+"""
+
+
+def test_strangers_leave_the_driver_its_descriptors() -> None:
+    """It can still open files, and does not run in circles because it cannot accept more."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FULL_DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        port = int(driver.stdout.readline())
+        socks = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+        driver.stdin.write("\n")
+        driver.stdin.flush()
+        cpu_s = float(driver.stdout.readline())
+        for sock in socks:
+            sock.close()
+    assert cpu_s < 0.5
+
+
+def test_an_agent_makes_place_only_for_its_own_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody on the machine can see the name of its socket, and connect."""
+    settings = messages.AgentSettings(("127.0.0.1", 1), os.urandom(32), 1, 60.0, node="node")
+    place = takeover.take_place(settings)
+    assert place is not None
+    with place, socket.socket(socket.AF_UNIX) as other:
+        other.connect(place.getsockname())
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            assert not takeover.is_wanted(place)
+        with socket.socket(socket.AF_UNIX) as own:
+            own.connect(place.getsockname())
+            assert takeover.is_wanted(place)
+
+
+def test_an_agent_of_another_user_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a process that cannot be seen from here: its number would be 0, and mean the own process group."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    name = "\0paceline-test-" + os.urandom(8).hex()
+    with socket.socket(socket.AF_UNIX) as earlier:
+        earlier.bind(name)
+        earlier.listen()
+        for peer in ((0, os.geteuid()), (os.getpid(), os.geteuid() + 1)):
+            monkeypatch.setattr(takeover, "_peer", lambda sock, peer=peer: peer)
+            takeover._ask_to_leave(name, must=True)
+        assert killed == []
+        monkeypatch.setattr(takeover, "_peer", lambda sock: (4711, os.geteuid()))
+        takeover._ask_to_leave(name, must=True)
+    assert killed == [4711]
