@@ -72,6 +72,19 @@ class Script:
         return (self.place / "log.txt").read_text(errors="replace")[-3000:]
 
 
+@contextmanager
+def ended_at_last(script: Script) -> Iterator[Script]:
+    """On leaving, end whatever the script started, and remove its files."""
+    try:
+        yield script
+    finally:
+        if script.process.poll() is None:
+            script.process.kill()
+        script.process.wait()
+        processes.kill_marked(script.mark)
+        shutil.rmtree(script.place, ignore_errors=True)
+
+
 class Bench:
     """The settings of one benchmark run and its scratch space."""
 
@@ -125,14 +138,8 @@ class Bench:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        try:
-            yield Script(process, place, mark, started)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            processes.kill_marked(mark)
-            shutil.rmtree(place, ignore_errors=True)
+        with ended_at_last(Script(process, place, mark, started)) as running:
+            yield running
 
     def run(self, script: Path, *arguments: str, **options: Any) -> Outcome:
         """Run a script to its end; a peer's only once, where nobody looks at it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cluster_workload, processes
-from benchmarks.harness import ROOT, Bench, MeasureError, Outcome, Script, environment
+from benchmarks.harness import ROOT, Bench, MeasureError, Outcome, Script, ended_at_last, environment
 from tools.hosts import Hosts, HostsError
 
 PORT = 6379
@@ -97,14 +96,8 @@ class RayHosts:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        try:
-            yield Script(process, place, mark, started)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            processes.kill_marked(mark)
-            shutil.rmtree(place, ignore_errors=True)
+        with ended_at_last(Script(process, place, mark, started)) as script_on_host:
+            yield script_on_host
 
     def run(self, script: Path, *arguments: str, timeout: float = 600.0) -> Outcome:
         with self.start(script, *arguments) as running:

@@ -1,7 +1,7 @@
 """Stand-ins for the nodes of a cluster, several in one process: they speak an agent's and its workers' side of the
 protocol, and do nothing else. What is measured against them is the driver.
 
-Started by `benchmarks.simulated_engine`, with Settings on standard input; lines that follow are ranks that shall die.
+Started by `benchmarks.simulated_engine`, with Settings on standard input; each line that follows names a rank to end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOTHING = msgspec.Raw(msgspec.msgpack.encode(None))
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What one process of stand-ins is told."""
+    """What one process of stand-ins gets at its start."""
 
     address: tuple[str, int]
     token: bytes

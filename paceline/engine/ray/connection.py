@@ -224,7 +224,9 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection(_host_and_port(address), REACH_S).close()
     except ValueError:
-        raise ConfigError(f"{address!r} is no address of a Ray cluster: give host:port, 'auto' or 'local'.") from None
+        raise ConfigError(
+            f"{address!r} is not the address of a Ray cluster: give host:port, 'auto' or 'local'."
+        ) from None
     except OSError as error:
         raise EngineError(_no_connection(address, str(error))) from None
 

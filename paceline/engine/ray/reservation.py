@@ -24,7 +24,7 @@ from paceline.engine.ray.room import (
 )
 
 ANNOUNCE_S = 10.0
-"""Waiting for room that takes longer is told."""
+"""A longer wait for room is announced."""
 STEP_S = 0.2
 NODE_LABEL = "ray.io/node-id"
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paceline.engine.base import WorkerGroup
 from paceline.engine.local.engine import LocalEngine
-from paceline.testing.engine_tools import placement_in
 
 StartGroup = Callable[..., WorkerGroup]
 
@@ -18,18 +15,3 @@ def engine() -> Iterator[LocalEngine]:
     engine = LocalEngine()
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def start_group(engine: LocalEngine, tmp_path: Path) -> Iterator[StartGroup]:
-    """Start groups below the test's directory; whatever happens they are shut down."""
-    groups: list[WorkerGroup] = []
-
-    def start(workers: int = 2, **settings: Any) -> WorkerGroup:
-        folder = tmp_path / f"group_{len(groups)}"
-        groups.append(engine.start_group(placement_in(folder, workers, **settings)))
-        return groups[-1]
-
-    yield start
-    for group in groups:
-        group.shutdown()
