@@ -43,6 +43,7 @@ from typing import Any, Self, TypeVar
 
 NETWORK = "10.231.0"
 SWITCH_ADDRESS = f"{NETWORK}.254"
+SWITCH_HARDWARE = "02:00:00:00:02:54"
 PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")
 CLOCK_LIBRARY = "/tmp/hosts_clock.so"
 """Where a host finds it: in a directory of its own."""
@@ -92,7 +93,10 @@ class Switch:
         self._ip(host.init, f"addr add {host.address}/24 dev eth0", "link set eth0 up", "link set lo up")
 
     def make_bridge(self) -> None:
-        self._ip(self.pid, "link add br0 type bridge", f"addr add {SWITCH_ADDRESS}/24 dev br0", "link set br0 up")
+        """With an address of its own: by default a bridge takes over that of a port, and then a port that has left the
+        bridge still accepts what its host sends to the switch."""
+        add = f"link add br0 address {SWITCH_HARDWARE} type bridge"
+        self._ip(self.pid, add, f"addr add {SWITCH_ADDRESS}/24 dev br0", "link set br0 up")
 
     def unplug(self, host: Host) -> None:
         """The cable stays as it is: if the link went down and up, the kernel could take a minute to bring it back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,6 +33,11 @@ ANSWER = """
 import socket
 with socket.create_connection(("{address}", {port}), timeout=1) as line:
     line.sendall(line.getsockname()[0].encode())
+"""
+HOLD = """
+import signal, socket
+with socket.create_connection(("{address}", {port})):
+    signal.pause()
 """
 
 
@@ -73,6 +79,21 @@ def test_hosts_reach_this_process_and_come_back_after_a_cut(own_hosts: Callable[
             hosts.run("h2", command)
         hosts.heal("h2")
         assert _said(listener, hosts.popen("h2", command)) == hosts["h2"].address
+
+
+def test_a_killed_host_says_nothing_more(own_hosts: Callable[[int], Hosts]) -> None:
+    hosts = own_hosts(2)
+    lines = []
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(hosts.listen())
+        listener.settimeout(30)
+        command = [sys.executable, "-c", HOLD.format(address=SWITCH_ADDRESS, port=listener.getsockname()[1])]
+        for name in hosts.names:
+            stack.enter_context(hosts.popen(name, command))
+            lines.append(stack.enter_context(listener.accept()[0]))
+        for name in hosts.names:
+            hosts.kill(name)
+        assert select.select(lines, [], [], 0.5)[0] == []
 
 
 def _said(listener, process: subprocess.Popen) -> str:
