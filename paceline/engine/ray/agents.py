@@ -142,7 +142,8 @@ class Agents:
         )
         holder = self._connection.ask(options.remote)
         ended = self._connection.ask(holder.hold.remote, messages.encode(settings), absolute_sys_path())
-        agent = NodeAgent(node, AgentLine(node.label, self._reactor), holder, ended, replaces_lost)
+        line = AgentLine(node.label, self._reactor, is_encrypted=settings.tls_variables is not None)
+        agent = NodeAgent(node, line, holder, ended, replaces_lost)
         self._by_number[number] = agent
         return agent
 

@@ -19,6 +19,7 @@ from paceline.engine.frames import ATTACHED, FrameSocket
 from paceline.engine.reactor import READ, WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.shipments import Shipments
+from paceline.engine.remote.tls import FDS_PER_CONNECTION
 
 PING_S = 1.0
 """How often the driver shows that it is alive; more often where heartbeat_timeout_s is short."""
@@ -40,9 +41,12 @@ class GroupOfLine(Protocol):
 class AgentLine:
     """It is lost when the agent hangs up, talks nonsense or falls silent; then another agent must be started."""
 
-    def __init__(self, label: str, reactor: Reactor) -> None:
+    def __init__(self, label: str, reactor: Reactor, *, is_encrypted: bool = False) -> None:
+        """`is_encrypted` says that connections to the machine are."""
         self.label = label
         """Names the machine in messages."""
+        self.fds_per_worker = FDS_PER_CONNECTION if is_encrypted else 1
+        """What each worker on the machine costs the driver."""
         self.facts: messages.NodeFacts | None = None
         self.lost = ""
         """Why, if it is."""

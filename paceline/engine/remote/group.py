@@ -75,8 +75,8 @@ class RemoteGroup(ChannelGroup):
     def launch(self) -> None:
         """Start all workers and wait until each is ready; on any failure none is left."""
         try:
-            make_room_for_fds(self.world_size)
             lines = [member.line for member in self._remote]
+            make_room_for_fds(sum(line.fds_per_worker for line in lines))
             sharing = SharedDirectories(self.placement, self.places, lines, self.reactor)
             self.shares_directory = sharing.shares_directory
             with self.reactor.lock:

@@ -91,7 +91,9 @@ class AgentsEngine(ReactorEngine):
         if node.process is not None:
             self._ended.append(node.process)
         number = next(self._agent_numbers)
-        node.line = self._lines[number] = AgentLine(f"{node.name} ({node.address})", self.reactor)
+        node.line = self._lines[number] = AgentLine(
+            f"{node.name} ({node.address})", self.reactor, is_encrypted=self._tls_variables is not None
+        )
         command = [sys.executable, "-m", "paceline.engine.remote.agent"]
         paths = ":".join([str(PROJECT), *absolute_sys_path()])
         command = ["env", f"PYTHONPATH={paths}", *command]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import select
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +18,8 @@ import pytest
 from paceline.air.attachment import Attachment
 from paceline.air.errors import EngineError
 from paceline.engine.base import Message, TaskEnded, WorkerChannel
-from paceline.engine.remote.line import WORKER, Caller, dial
+from paceline.engine.reactor import Reactor
+from paceline.engine.remote.line import WORKER, Caller, Listener, dial
 from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.serialization import pickled
 from paceline.testing.engine_tools import collect_to_end, placement_in
@@ -158,6 +163,55 @@ def test_an_agent_refuses_a_driver_of_another_authority(
         lambda: engine.reactor.run_once(0.05)
     )
     assert isinstance(error, OSError)
+
+
+PEER = """
+import sys
+from paceline.engine.remote.line import WORKER, Caller, dial
+from paceline.engine.remote.tls import TlsRelay
+sock = dial(("127.0.0.1", int(sys.argv[1])), b"token", Caller(WORKER, 1, 0), TlsRelay(*sys.argv[2:]))
+input()
+"""
+
+
+def test_a_peer_that_hangs_up_is_noticed_though_a_child_of_the_driver_lives(tmp_path: Path) -> None:
+    certificates, reactor = make_certificates(tmp_path / "own"), Reactor()
+    connected: list[socket.socket] = []
+    listener = Listener(
+        "127.0.0.1", b"token", reactor, lambda caller, sock: connected.append(sock), TlsRelay(*certificates)
+    )
+    command = [sys.executable, "-c", PEER, str(listener.address[1]), *certificates]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as peer:
+        while not connected and peer.poll() is None:
+            reactor.run_once(0.05)
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        try:
+            peer.communicate(b"\n")
+            assert select.select(connected, [], [], 20)[0]
+            assert connected[0].recv(1) == b""
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            connected[0].close()
+            listener.close()
+            reactor.close()
+
+
+def test_a_driver_has_descriptors_for_many_encrypted_connections(tmp_path: Path) -> None:
+    """Each of them needs three."""
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (60, 4096))\n"
+        "from pathlib import Path\n"
+        "from paceline.testing.engine_tools import placement_in\n"
+        "from tests.engine.remote.engine import AgentsEngine\n"
+        f"engine = AgentsEngine(tls_variables={VARIABLES!r})\n"
+        "group = engine.start_group(placement_in(Path(sys.argv[1]), 24, heartbeat_timeout_s=None))\n"
+        "assert len(group.execute(int)) == 24; engine.close()\n"
+    )
+    paths = dict(zip(VARIABLES, make_certificates(tmp_path / "own"), strict=True))
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=120, env={**os.environ, **paths})
 
 
 def test_files_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
