@@ -55,6 +55,8 @@ class Connection:
         self._closing = threading.Event()
         self._silent_s = 0.0
         """How long the head has been out of reach."""
+        self._reached_at = time.monotonic()
+        """When a probe that succeeded was begun."""
         connected: Future[None] = Future()
         wanted = _chosen(address)
         connect: Callable[[], Any] = bool
@@ -67,11 +69,12 @@ class Connection:
             warn_at_users_line(f"paceline.init({ignored}) has no effect: this program has called ray.init() already.")
         self._thread = threading.Thread(target=self._live, args=(connect, connected), name="paceline-ray", daemon=True)
         self._thread.start()
+        within_s = START_S if wanted == LOCAL else CONNECT_S
         try:
-            connected.result(START_S if wanted == LOCAL else CONNECT_S)
+            connected.result(within_s)
         except TimeoutError:
             self._closing.set()
-            raise EngineError(_no_connection(wanted, f"no answer within {CONNECT_S:g} s")) from None
+            raise EngineError(_no_connection(wanted, f"no answer within {within_s:g} s")) from None
         except Exception as error:
             self._closing.set()
             raise EngineError(_no_connection(wanted, _first_line(error))) from error
@@ -93,28 +96,30 @@ class Connection:
             connected.set_exception(error)
             return
         connected.set_result(None)
-        last_probe = time.monotonic()
+        last_probe = self._reached_at = time.monotonic()
         while not self._closing.wait(TEND_S):
-            now = time.monotonic()
-            if now - last_probe >= PROBE_S and not self.lost:
-                # A gap beyond that is this process's own: it was stopped, or the machine was asleep.
-                self._probe(min(now - last_probe, PROBE_S + REACH_S))
-                last_probe = now
+            if time.monotonic() - last_probe >= PROBE_S and not self.lost:
+                last_probe = self._probe(last_probe)
             with contextlib.suppress(Exception):
                 self._tend()
 
-    def _probe(self, gap_s: float) -> None:
+    def _probe(self, last_probe: float) -> float:
+        """Whether the head can be reached. Takes and returns when a probe was over: what it took counts, too."""
+        began = time.monotonic()
         try:
             socket.create_connection(_host_and_port(self.address), REACH_S).close()
         except OSError:
-            self._silent_s += gap_s
+            # A longer gap is this process's own: it was stopped, or the machine was asleep.
+            self._silent_s += min(time.monotonic() - last_probe, PROBE_S + REACH_S)
         else:
             self._silent_s = 0.0
+            self._reached_at = began
         if self._silent_s > GONE_S:
             self.lose(
                 f"the Ray cluster at {self.address} is gone: its head has not answered for {GONE_S:g} s. Start a "
                 "cluster again (ray start --head ...) and restore the run there; its checkpoints are kept."
             )
+        return time.monotonic()
 
     def lose(self, why: str) -> None:
         self.lost = self.lost or why
@@ -124,34 +129,52 @@ class Connection:
     def ask(self, call: Callable[..., T], *arguments: Any, within_s: float = ANSWER_S, undo: Any = None) -> T:
         """The answer of `call(*arguments)`, which asks the cluster something.
 
-        Raises EngineLost when the cluster is gone and EngineError when it does not answer in time. If nobody waits for
-        the answer any more when it comes, `undo` is called with it.
+        Raises EngineLost when the cluster is gone and EngineError when it does not answer in time. Which of the two it
+        is may take a moment longer to find out. If nobody waits for the answer any more when it comes, `undo` is called
+        with it.
         """
+        return self._answer(call, arguments, within_s, undo, GONE_S + 2 * REACH_S)
+
+    def _answer(
+        self, call: Callable[..., T], arguments: tuple[Any, ...], within_s: float, undo: Any, doubt_s: float
+    ) -> T:
+        """`doubt_s` is how much longer it may take while nobody knows whether the head is there."""
         answer = self.begin(call, *arguments)
         deadline = time.monotonic() + within_s
         try:
             while True:
                 try:
-                    return answer.result(max(0.0, min(LOOK_S, deadline - time.monotonic())))
+                    return answer.result(min(LOOK_S, within_s))
                 except TimeoutError:
                     if answer.done():
+                        self._wait_for_verdict(doubt_s)
                         raise EngineError(f"the Ray cluster at {self.address} did not answer in time") from None
                 except RayError as error:
+                    self._wait_for_verdict(doubt_s)
                     raise EngineError(f"the Ray cluster at {self.address}: {_first_line(error)}") from error
                 if self.lost:
                     raise EngineLost(self.lost)
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if now > deadline and (now > deadline + doubt_s or self._reached_at > deadline):
                     raise EngineError(f"the Ray cluster at {self.address} did not answer within {within_s:g} s")
         except BaseException:
             if undo is not None:
                 answer.add_done_callback(lambda late: None if late.exception() is not None else undo(late.result()))
             raise
 
+    def _wait_for_verdict(self, doubt_s: float) -> None:
+        """If the head is out of reach, find out whether it is gone. Raises EngineLost then."""
+        deadline = time.monotonic() + doubt_s
+        while self._silent_s and not self.lost and time.monotonic() < deadline:
+            time.sleep(TEND_S)
+        if self.lost:
+            raise EngineLost(self.lost)
+
     def tell(self, call: Callable[..., Any], *arguments: Any, within_s: float = 5.0) -> None:
         """The same for what may fail, because everything goes away with this process anyway."""
         if self.is_usable:
             with contextlib.suppress(Exception):
-                self.ask(call, *arguments, within_s=within_s)
+                self._answer(call, arguments, within_s, None, doubt_s=0.0)
 
     def begin(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         """The same without waiting."""
