@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,9 @@ Amounts = Mapping[str, float]
 _NEXT_TO_NOTHING = {"memory": 1.0}
 """Of a worker that asks for nothing: Ray takes no empty bundle."""
 _ENOUGH = 1e-6
+_MOST_KINDS = 10
+_MOST_BUNDLES = 200
+_MOST_TRIES = 2000
 _BYTES = ("memory", "object_store_memory")
 
 
@@ -79,16 +84,15 @@ def how_often(bundle: Amounts, node: Amounts) -> int:
 
 
 def fits(placement: Placement, nodes: Sequence[Amounts]) -> bool:
-    """Whether nodes that have this much can take the group."""
+    """Whether nodes that have this much can take the group. Only a no is certain."""
     bundles = bundles_of(placement)
     each, count = worker_bundle(placement), placement.world_size
     if placement.strategy == "STRICT_PACK":
         return any(how_often(_sum(bundles), node) for node in nodes)
     if placement.strategy == "STRICT_SPREAD":
-        able = [node for node in nodes if how_often(each, node)]
-        return len(able) >= count and any(how_often(bundles[0], node) for node in able)
+        return _fit_one_by_one(bundles, nodes)
     if placement.beside:
-        return _fit_in_turn(bundles, nodes)
+        return _fit_in_turn(bundles, nodes) or not _cannot_fit(bundles, nodes)
     capacities = [how_often(each, node) for node in nodes]
     if len(bundles) == count:
         return sum(capacities) >= count
@@ -113,6 +117,63 @@ def _fit_in_turn(bundles: Iterable[Amounts], nodes: Sequence[Amounts]) -> bool:
     return True
 
 
+def _fit_one_by_one(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool:
+    """Whether each bundle can have a node of its own.
+
+    It can if any kinds of bundles together have at least as many nodes that would do for one of them (Hall's theorem).
+    """
+    kinds = _kinds(bundles)
+    able = [{number for number, node in enumerate(nodes) if how_often(bundle, node)} for bundle, _ in kinds]
+    largest = len(kinds) if len(kinds) <= _MOST_KINDS else 1
+    chosen = [some for size in range(1, largest + 1) for some in itertools.combinations(range(len(kinds)), size)]
+    return len(bundles) <= len(nodes) and all(
+        len(set().union(*(able[kind] for kind in some))) >= sum(kinds[kind][1] for kind in some) for some in chosen
+    )
+
+
+def _kinds(bundles: Iterable[Amounts]) -> list[tuple[Amounts, int]]:
+    """The bundles that differ, and how often each occurs."""
+    counts = Counter(tuple(sorted(bundle.items())) for bundle in bundles)
+    return [(dict(bundle), count) for bundle, count in counts.items()]
+
+
+def _cannot_fit(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool:
+    """Whether that is certain. Trying everything may take for ever: then it is not."""
+    total, have = _sum(bundles), _sum(nodes)
+    if any(amount > have.get(name, 0.0) + _ENOUGH for name, amount in total.items()):
+        return True
+    in_order = [
+        bundle
+        for bundle, count in sorted(_kinds(bundles), key=lambda kind: _share(kind[0], have), reverse=True)
+        for _ in range(count)
+    ]
+    tries = itertools.count()
+
+    def can_place(number: int, left: list[dict[str, float]]) -> bool:
+        if number == len(in_order) or next(tries) > _MOST_TRIES:
+            return True
+        tried: list[dict[str, float]] = []
+        for node in left:
+            if node in tried or not how_often(in_order[number], node):
+                continue  # Nodes with the same amounts left are alike.
+            tried.append(dict(node))
+            for name, amount in in_order[number].items():
+                node[name] -= amount
+            if can_place(number + 1, left):
+                return True
+            node.update(tried[-1])
+        return False
+
+    if len(in_order) > _MOST_BUNDLES:
+        return False
+    return not can_place(0, [dict(node) for node in nodes])
+
+
+def _share(bundle: Amounts, total: Amounts) -> float:
+    """The largest part that it takes of anything."""
+    return max(amount / total[name] for name, amount in bundle.items())
+
+
 def in_words(amounts: Amounts) -> str:
     return ", ".join(f"{name} {_amount(name, amount)}" for name, amount in amounts.items())
 
@@ -125,6 +186,9 @@ def wanted_in_words(placement: Placement) -> str:
     """For example: 3 workers with CPU 2, GPU 1 each, on one node each (STRICT_SPREAD)"""
     workers = "1 worker" if placement.world_size == 1 else f"{placement.world_size} workers"
     text = f"{workers} with {in_words(worker_bundle(placement))}{' each' if placement.world_size > 1 else ''}"
+    kinds = _kinds({name: amount for name, amount in bundle.items() if amount} for bundle in placement.beside)
+    if beside := [f"{f'{count} times ' if count > 1 else ''}{in_words(it)}" for it, count in kinds if it]:
+        text += f", beside {'it' if placement.world_size == 1 else 'them'} {' and '.join(beside)}"
     if own := {name: amount for name, amount in placement.driver_resources.items() if amount}:
         text += f", and {in_words(own)} for the trainer"
     where = {"STRICT_PACK": ", all on one node", "STRICT_SPREAD": ", each on another node"}
@@ -133,8 +197,9 @@ def wanted_in_words(placement: Placement) -> str:
 
 def has_in_words(placement: Placement, nodes: Iterable[ClusterNode], have: Mapping[str, Amounts] | None = None) -> str:
     """What each node has of what is wanted; or, with `have`, what is left of it, by the node's id."""
+    others = (*placement.beside, placement.driver_resources)
     names = list(
-        dict.fromkeys([*worker_bundle(placement), *(name for name, it in placement.driver_resources.items() if it)])
+        dict.fromkeys([*worker_bundle(placement), *(name for each in others for name, it in each.items() if it)])
     )
     lines = []
     for node in nodes:
@@ -145,22 +210,31 @@ def has_in_words(placement: Placement, nodes: Iterable[ClusterNode], have: Mappi
 
 def infeasible_text(placement: Placement, nodes: Sequence[ClusterNode]) -> str:
     """Says what exists and what is missing."""
-    capacity = sum(how_often(worker_bundle(placement), node.resources) for node in nodes)
     missing = _missing(placement, nodes)
-    advice = (
-        "Ask for less in ScalingConfig, or add nodes to the cluster."
-        if missing
-        else f"Without the strategy there is room for {capacity}. Ask for fewer workers, or add nodes to the cluster."
-    )
+    advice = "Ask for less in ScalingConfig, or add nodes to the cluster."
+    if not missing:
+        advice = f"{_capacity_in_words(placement, nodes)} Ask for fewer workers, or add nodes to the cluster."
     return (
         f"the Ray cluster can never hold {wanted_in_words(placement)}. Its nodes have:\n"
         f"{has_in_words(placement, nodes)}\n{missing}{advice}"
     )
 
 
+def _capacity_in_words(placement: Placement, nodes: Sequence[ClusterNode]) -> str:
+    """For example: Such workers fit on its nodes: 2 on head (10.0.0.1), 0 on big (10.0.0.2); 2 in all."""
+    capacities = [how_often(worker_bundle(placement), node.resources) for node in nodes]
+    if placement.strategy in ("STRICT_PACK", "STRICT_SPREAD"):
+        return f"Without the strategy {placement.strategy} there is room for {sum(capacities)} workers."
+    each = ", ".join(f"{capacity} on {node.label}" for capacity, node in zip(capacities, nodes, strict=True))
+    alone = " if there is nothing else" if placement.beside or any(placement.driver_resources.values()) else ""
+    return f"Of these workers its nodes can hold{alone}: {each}; {sum(capacities)} in all."
+
+
 def _missing(placement: Placement, nodes: Sequence[ClusterNode]) -> str:
-    """Of what no node has enough for one worker, or all of them together not enough."""
-    each = worker_bundle(placement)
+    """Of what no node has enough for one worker, say, or all of them together not enough."""
+    each: dict[str, float] = {}
+    for bundle in (it for it in bundles_of(placement) if it != _NEXT_TO_NOTHING):
+        each.update({name: max(amount, each.get(name, 0.0)) for name, amount in bundle.items()})
     most = {name: max((node.resources.get(name, 0.0) for node in nodes), default=0.0) for name in each}
     lacking = {name: amount for name, amount in each.items() if most[name] + _ENOUGH < amount}
     if lacking:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,35 @@ def wanted(workers: int, resources: dict[str, float], **settings: Any) -> Placem
         (6, {"CPU": 1}, {"driver_resources": {"CPU": 0}}, True),
         (2, {"CPU": 2}, {"driver_resources": {"CPU": 2}, "strategy": "STRICT_SPREAD"}, True),
         (2, {"CPU": 2}, {"driver_resources": {"CPU": 3}, "strategy": "STRICT_SPREAD"}, False),
+        (1, {"CPU": 1}, {"beside": ({"CPU": 1},), "strategy": "STRICT_SPREAD"}, True),
+        (1, {"CPU": 1}, {"beside": ({"CPU": 1},) * 2, "strategy": "STRICT_SPREAD"}, False),
+        (1, {"GPU": 1}, {"beside": ({"CPU": 4},), "strategy": "STRICT_SPREAD"}, False),  # both on the large one
+        (1, {"CPU": 1}, {"beside": ({"CPU": 4},)}, True),
+        (1, {"CPU": 3}, {"beside": ({"CPU": 3},)}, False),
+        (1, {"CPU": 3}, {"beside": ({"CPU": 4},)}, False),
     ],
 )
 def test_a_group_fits_or_not(
     workers: int, resources: dict[str, float], settings: dict[str, Any], expected: bool
 ) -> None:
     assert fits(wanted(workers, resources, **settings), [SMALL, LARGE]) is expected
+
+
+def test_only_what_is_impossible_is_refused() -> None:
+    """What is found by trying, but not by placing the largest first."""
+    nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0}]
+    assert fits(wanted(2, {"CPU": 1, "GPU": 1}, beside=({"CPU": 4},) * 3), nodes)
+    assert not fits(wanted(2, {"CPU": 1, "GPU": 1}, beside=({"CPU": 4},) * 4), nodes)
+    assert not fits(wanted(2, {"CPU": 3, "GPU": 1}, beside=({"CPU": 5},) * 2), nodes)
+
+
+def test_a_puzzle_is_not_solved_but_left_to_ray() -> None:
+    """Nobody waits for it, and what may be possible is not refused."""
+    nodes = [{"CPU": 10.0 + number / 7} for number in range(20)]
+    beside = tuple({"CPU": 3.3 + number / 97} for number in range(59))
+    began = time.monotonic()
+    fits(wanted(1, {"CPU": 3.1}, beside=beside), nodes)
+    assert time.monotonic() - began < 5
 
 
 def test_the_driver_has_a_bundle_if_it_needs_something() -> None:
@@ -69,5 +93,12 @@ def test_a_refusal_says_what_exists_and_what_is_missing() -> None:
     strict = infeasible_text(wanted(3, {"CPU": 1}, strategy="STRICT_SPREAD"), nodes)
     assert "each on another node" in strict
     assert "there is room for 6" in strict
+    loose = infeasible_text(wanted(5, {"CPU": 3}), [ClusterNode("a", "10.0.0.1", "head", {"CPU": 8.0})] * 2)
+    assert "2 on head (10.0.0.1), 2 on head (10.0.0.1); 4 in all." in loose
+    assert "strategy" not in loose
+    beside = infeasible_text(wanted(1, {"CPU": 3}, beside=({"GPU": 1}, {"GPU": 1}, {"CPU": 0})), nodes[:1])
+    assert "1 worker with CPU 3, beside it 2 times GPU 1. " in beside
+    assert "No node has CPU 3, GPU 1." in beside
+    assert "head (10.0.0.1): CPU 2, GPU 0" in beside
     memory = wanted_in_words(wanted(1, {"memory": 3 * 2**30}, driver_resources={"CPU": 1}))
     assert memory == "1 worker with memory 3 GiB, and CPU 1 for the trainer"
