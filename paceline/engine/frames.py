@@ -259,7 +259,7 @@ class FrameSocket:
                 fds = fds[MAX_FDS:]
         else:
             for attachment in attachments:
-                for part in content_of(attachment):
+                for part in parts_of(attachment.view()):
                     yield ATTACHED, part, ()
         yield tag, body, fds
 
@@ -310,9 +310,8 @@ class FrameSocket:
         return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
 
 
-def content_of(attachment: Attachment, part_bytes: int = PART_BYTES) -> Iterator[bytes | memoryview]:
-    """The bodies of the ATTACHED frames that bring its content."""
-    content = attachment.view()
+def parts_of(content: memoryview, part_bytes: int = PART_BYTES) -> Iterator[bytes | memoryview]:
+    """The bodies of the ATTACHED frames that bring the content of an attachment."""
     yield SIZE.pack(len(content))
     for start in range(0, len(content), part_bytes):
         yield content[start : start + part_bytes]
@@ -361,9 +360,18 @@ class Arrivals:
         attachments, self.complete = [*self.complete, *map(Attachment.from_descriptor, fds)], []
         return tuple(attachments)
 
+    def take_no_more(self) -> None:
+        """The rest of the one that is coming in will not come: it is empty."""
+        self._forget_current()
+        self.complete.append(Attachment())
+
     def close(self) -> None:
         """Forget what has come."""
-        self.complete, self._missing = [], 0
+        self.complete = []
+        self._forget_current()
+
+    def _forget_current(self) -> None:
+        self._missing = 0
         if self._current is not None:
             os.close(self._current)
             self._current = None

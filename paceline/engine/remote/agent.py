@@ -28,7 +28,7 @@ from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
 from paceline.engine.remote.line import AGENT, MOST_DIALLING, WORKER, Caller, dial
-from paceline.engine.remote.sharing import content_of
+from paceline.engine.remote.sharing import found_in
 from paceline.engine.remote.takeover import is_wanted, take_place
 from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.remote.workers_here import (
@@ -196,7 +196,7 @@ class Agent:
         elif isinstance(message, messages.Drop):
             self._attachments.drop(message.number)
         elif isinstance(message, messages.LookFor):
-            self._in_thread(lambda: self.tell(messages.Seen(message.path, content_of(message.path))))
+            self._in_thread(lambda: self.tell(messages.Seen(message.path, found_in(message.path))))
         elif isinstance(message, messages.Ping):
             self._give_pulse()
         else:

@@ -114,6 +114,8 @@ class AgentLine:
             if piece is not None:
                 self._frames.queue(ATTACHED, piece)
                 self._reactor.watch_writable(self._frames)
+            while self._shipments.unwanted:
+                self.tell(messages.Drop(self._shipments.unwanted.pop()))
             if self._shipments.there != there:
                 for group in list(self.groups.values()):
                     group.on_shipped(self)
@@ -122,8 +124,13 @@ class AgentLine:
 
     def _drop(self, number: int) -> None:
         """The driver has no use for it any more. That is noticed anywhere, also in the middle of a `tell`."""
-        if os.getpid() == self._pid:
-            threading.Thread(target=self.tell, args=(messages.Drop(number),), daemon=True).start()
+        if os.getpid() == self._pid and not self.lost:
+            threading.Thread(target=self._drop_if_there, args=(number,), daemon=True).start()
+
+    def _drop_if_there(self, number: int) -> None:
+        with self._reactor.lock:
+            if number < self._shipments.there:  # Else it is dropped when its turn has come.
+                self.tell(messages.Drop(number))
 
     # Signs of life
 
@@ -192,6 +199,7 @@ class AgentLine:
             if self.lost:
                 return
             self.lost, self.lost_at = why, time.monotonic()
+            self._shipments.clear()
             self._hang_up()
             for group in list(self.groups.values()):
                 group.on_agent_lost(self)

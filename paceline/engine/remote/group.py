@@ -339,6 +339,7 @@ class RemoteGroup(ChannelGroup):
             for member in self._remote:
                 self.detach(member)
                 member.gone = True
+                member.waiting.clear()
                 member.frames.close()
         bad_ends = [member.bad_end(grace) for member in self._remote]
         return [*warnings, *filter(None, [*bad_ends, self._log_error])]

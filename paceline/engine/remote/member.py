@@ -7,7 +7,7 @@ from collections import deque
 from paceline.air.attachment import Attachment
 from paceline.engine.base import WorkerRequest
 from paceline.engine.channel_group import GroupMember, MemberState
-from paceline.engine.frames import ATTACHED, SHARED, FrameSocket, content_of
+from paceline.engine.frames import ATTACHED, SHARED, FrameSocket, parts_of
 from paceline.engine.local.group import bad_end
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine
@@ -56,6 +56,6 @@ class RemoteMember(GroupMember):
                     self.line.lend(attachment, group, self.rank)
                     self.frames.queue(SHARED)
                 else:
-                    for part in content_of(attachment):
+                    for part in parts_of(attachment.view()):
                         self.frames.queue(ATTACHED, part)
             self.frames.post(tag, body)

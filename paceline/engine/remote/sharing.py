@@ -90,7 +90,7 @@ class SharedDirectories:
             self._reactor.run_once(left, rounds)
 
 
-def content_of(path: str) -> bytes:
+def found_in(path: str) -> bytes:
     """What an agent finds; nothing if it may not write beside it."""
     try:
         with open(path, "rb") as file:

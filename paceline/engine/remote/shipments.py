@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Iterator
 
 from paceline.air.attachment import Attachment
-from paceline.engine.frames import content_of
+from paceline.engine.frames import SIZE, parts_of
 
 SHARED_BYTES = 64 * 1024
 """From here on an attachment goes to the agent, for all workers of its machine; a smaller one goes to each of them."""
@@ -21,14 +20,19 @@ def is_shared(attachment: Attachment) -> bool:
 
 
 class Shipments:
-    """They are numbered in the order in which they are sent, on both sides."""
+    """They are numbered in the order in which they are sent, on both sides. Nothing here keeps one alive: what nobody
+    wants any more is not sent, or not to its end."""
 
     def __init__(self) -> None:
         self.there = 0
         """How many have been sent: those with smaller numbers."""
-        self._count = itertools.count()
+        self._count = 0
         self._numbers: weakref.WeakKeyDictionary[Attachment, int] = weakref.WeakKeyDictionary()
-        self._outgoing: deque[Iterator[bytes | memoryview]] = deque()
+        self._outgoing: deque[weakref.ref[Attachment]] = deque()
+        self._pieces: Iterator[bytes | memoryview] | None = None
+        """What is left of the first of them, if it has been begun."""
+        self.unwanted: list[int] = []
+        """Of those that are there."""
 
     def is_known(self, attachment: Attachment) -> bool:
         return attachment in self._numbers
@@ -41,16 +45,34 @@ class Shipments:
 
     def add(self, attachment: Attachment) -> int:
         """Send it when those before it are sent."""
-        number = self._numbers[attachment] = next(self._count)
-        self._outgoing.append(content_of(attachment, PIECE_BYTES))
+        number = self._numbers[attachment] = self._count
+        self._count += 1
+        self._outgoing.append(weakref.ref(attachment))
         return number
 
     def next_piece(self) -> bytes | memoryview | None:
-        """None if there is nothing to send."""
+        """None if there is nothing to send. Empty: the rest of the one that was begun is not sent."""
         while self._outgoing:
-            piece = next(self._outgoing[0], None)
+            piece = self._piece_of(self._outgoing[0]())
             if piece is not None:
                 return piece
-            self._outgoing.popleft()
+            if self._outgoing.popleft()() is None:
+                self.unwanted.append(self.there)
+            self._pieces = None
             self.there += 1
         return None
+
+    def _piece_of(self, attachment: Attachment | None) -> bytes | memoryview | None:
+        if attachment is None:
+            begun, self._pieces = self._pieces, iter(())
+            if begun is None:
+                return SIZE.pack(0)  # It has a number: the agent must count it.
+            return None if next(begun, None) is None else b""
+        if self._pieces is None:
+            self._pieces = parts_of(attachment.view(), PIECE_BYTES)  # Which keeps the content only.
+        return next(self._pieces, None)
+
+    def clear(self) -> None:
+        """Nothing can be sent any more."""
+        self._outgoing.clear()
+        self._pieces = None

@@ -128,8 +128,11 @@ class AttachmentsHere:
         return self._by_number[number]
 
     def take_in(self, body: bytes, fds: tuple[int, ...]) -> None:
-        """One frame that brings a part of one."""
-        self._arrivals.take_in(body, fds)
+        """One frame that brings a part of one; or nothing, if nobody wants the rest any more."""
+        if body or fds:
+            self._arrivals.take_in(body, fds)
+        else:
+            self._arrivals.take_no_more()
         for attachment in self._arrivals.take(()):
             self._by_number[next(self._count)] = attachment
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.air.attachment import Attachment
 from paceline.engine.base import Message, TaskEnded, WorkerChannel
-from paceline.engine.remote import shipments
+from paceline.engine.frames import ATTACHED, FrameSocket
+from paceline.engine.reactor import Reactor
+from paceline.engine.remote import messages, shipments
+from paceline.engine.remote.agent_line import AgentLine
 from paceline.engine.remote.group import RemoteGroup
+from paceline.engine.remote.workers_here import AttachmentsHere
 from paceline.engine.serialization import pickled
 from paceline.testing.engine_tools import collect, collect_to_end
 from paceline.testing.processes import wait_for
@@ -165,3 +172,61 @@ def test_a_new_agent_is_sent_everything_again(engine: AgentsEngine, start_group:
         group.shutdown()
         engine.nodes[1].agent_line.lose("the test says so")
     assert told.sizes == [LARGE] * 3
+
+
+@pytest.fixture
+def line_and_peer() -> Iterator[tuple[AgentLine, FrameSocket]]:
+    """A line whose agent is the test itself."""
+    reactor = Reactor()
+    line = AgentLine("n9", reactor)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peer = FrameSocket(socket.create_connection(server.getsockname()))
+        line.attach(server.accept()[0])
+    yield line, peer
+    peer.close()
+    line.lose("the test is over")
+    reactor.close()
+
+
+def serve(line: AgentLine, peer: FrameSocket, agents: AttachmentsHere, until: Callable[[], bool]) -> list[Any]:
+    """Let the line send, and take in what comes until something holds; gives the other messages."""
+    told: list[Any] = []
+    deadline = time.monotonic() + 30
+    while not until():
+        assert time.monotonic() < deadline
+        line._reactor.run_once(0.01)
+        for tag, body, fds in peer.read():
+            if tag == ATTACHED:
+                agents.take_in(body, fds)
+                told.append(len(body))
+            else:
+                told.append(messages.decode_to_agent(body))
+    return told
+
+
+def test_a_line_that_is_lost_keeps_no_attachment(line_and_peer: tuple[AgentLine, FrameSocket]) -> None:
+    line, _ = line_and_peer
+    attachment = Attachment(b"x" * 4 * LARGE)
+    assert not line.ship(attachment)
+    kept = weakref.ref(attachment)
+    line.lose("the test says so")
+    del attachment
+    gc.collect()
+    assert kept() is None
+
+
+def test_what_nobody_wants_any_more_is_not_sent_to_its_end(line_and_peer: tuple[AgentLine, FrameSocket]) -> None:
+    """Neither what has been begun nor what waits. The numbers of those behind it stay right."""
+    line, peer = line_and_peer
+    begun, waiting, wanted = Attachment(b"x" * 4 * LARGE), Attachment(b"y" * LARGE), Attachment(b"z" * LARGE)
+    for attachment in (begun, waiting, wanted):
+        assert not line.ship(attachment)
+    del attachment, begun, waiting
+    gc.collect()
+    agents = AttachmentsHere()
+    told = serve(line, peer, agents, lambda: line.ship(wanted) and not line._frames.unsent)  # type: ignore[union-attr]
+    told += serve(line, peer, agents, lambda: not peer.took_something)
+    assert sum(size for size in told if isinstance(size, int)) < LARGE + 3 * shipments.PIECE_BYTES
+    assert bytes(agents[line._shipments.number_of(wanted)].view()) == b"z" * LARGE
+    dropped = {message.number for message in told if isinstance(message, messages.Drop)}
+    assert dropped == {0, 1}
