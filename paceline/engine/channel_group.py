@@ -51,7 +51,7 @@ from paceline.engine.base import (
     WorkerGroup,
 )
 from paceline.engine.calls import Calls
-from paceline.engine.frames import ATTACHED, close_all
+from paceline.engine.frames import ATTACHED, READ_SIZE, close_all
 from paceline.engine.group_member import GroupMember, Listened, MemberState
 from paceline.engine.places import WorkerPlace
 from paceline.engine.reactor import READ, WRITE, Reactor
@@ -163,10 +163,12 @@ class ChannelGroup(WorkerGroup):
             member.heard()
         return member.frames.took_something
 
-    def drain(self, member: GroupMember) -> None:
-        """Deliver everything a worker sent before it died; a large message takes several reads."""
-        while not member.frames.closed and self._read(member):
-            pass
+    def drain(self, member: GroupMember, *, is_alive: bool = False) -> None:
+        """Deliver everything a worker sent before it died; a large message takes several reads. One that may be alive
+        could send for ever: of it, only what is here by now is read."""
+        reads = 1 + member.frames.unread_bytes // READ_SIZE if is_alive else math.inf
+        while reads > 0 and not member.frames.closed and self._read(member):
+            reads -= 1
 
     def _on_control(self, member: GroupMember, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
         if member.offsets is not None and tag in (protocol.HEARTBEAT, protocol.READY):

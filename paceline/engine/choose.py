@@ -254,7 +254,11 @@ def _make_ray(declared: _Declared) -> Engine:
 
     pool = {"num_cpus": declared.num_cpus, "num_gpus": declared.num_gpus}
     settings: dict[str, Any] = {**declared.cluster, **pool}
-    return RayEngine(**{name: value for name, value in settings.items() if value is not None})
+    try:
+        return RayEngine(**{name: value for name, value in settings.items() if value is not None})
+    except BaseException:
+        _connected_ray = _connected_ray and _ray_is_connected()
+        raise
 
 
 def _check(engine: str | Engine | None, source: str) -> None:

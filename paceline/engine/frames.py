@@ -10,10 +10,12 @@ header is. Attachments of a message are such descriptors; over any other socket,
 from __future__ import annotations
 
 import array
+import fcntl
 import os
 import select
 import socket
 import struct
+import termios
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -302,6 +304,13 @@ class FrameSocket:
         return [memoryview(header), memoryview(body)]
 
     # Waiting
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much is here that nobody has read."""
+        if self.closed:
+            return 0
+        return int(struct.unpack("i", fcntl.ioctl(self.sock, termios.FIONREAD, b"\0" * 4))[0])
 
     def wait_readable(self, timeout: float | None) -> bool:
         """Wait until there is something to read; False once `timeout` seconds have passed."""

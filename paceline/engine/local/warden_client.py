@@ -178,6 +178,11 @@ class WardenClient:
 
     def close(self) -> None:
         """End the warden and everything below it."""
+        self.dismiss()
+        self.wait_for_end()
+
+    def dismiss(self) -> None:
+        """Have it end, without waiting for that; `wait_for_end` must be called later."""
         self.tell(messages.Quit())
         if not self.loaded:
             self.kill()  # Nobody waits for the end of an import that nobody needs.
@@ -185,6 +190,9 @@ class WardenClient:
             self._reactor.remove(self._control.fileno())
         self.lost = True
         self._control.close()  # It ends at the hangup as well, should it have more to write than fits.
+
+    def wait_for_end(self) -> None:
+        """Kill it if it does not end by itself."""
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:

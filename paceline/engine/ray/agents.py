@@ -24,7 +24,7 @@ from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
 
 AGAIN_S = 10.0
 """How long the agent that replaces a lost one may take: Ray may not have noticed yet that the node is gone."""
-ANSWER_S = 5.0
+ROLL_CALL_S = 5.0
 """How long an agent may take to answer when a group is about to be started."""
 NODES_FOR_S = 1.0
 """How long an answer of Ray about its nodes is believed."""
@@ -42,7 +42,10 @@ class UnusableNodeError(Exception):
 class NodeAgent:
     """Our agent on one node, and the actor that holds it."""
 
-    def __init__(self, node: ClusterNode, line: AgentLine, holder: Any, ended: Any, replaces_lost: bool) -> None:
+    def __init__(
+        self, number: int, node: ClusterNode, line: AgentLine, holder: Any, ended: Any, replaces_lost: bool
+    ) -> None:
+        self.number = number
         self.node = node
         self.line = line
         self.holder = holder
@@ -128,6 +131,7 @@ class Agents:
                 if (agent is None or agent.line.lost) and node_id in nodes:
                     if agent is not None:
                         self._connection.begin(ray.kill, agent.holder)
+                        self._by_number.pop(agent.number, None)
                     was_there = agent is not None and agent.line.facts is not None
                     agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=was_there)
             if agent is not None and preload:
@@ -143,7 +147,7 @@ class Agents:
         holder = self._connection.ask(options.remote)
         ended = self._connection.ask(holder.hold.remote, messages.encode(settings), absolute_sys_path())
         line = AgentLine(node.label, self._reactor, is_encrypted=settings.tls_variables is not None)
-        agent = NodeAgent(node, line, holder, ended, replaces_lost)
+        agent = NodeAgent(number, node, line, holder, ended, replaces_lost)
         self._by_number[number] = agent
         return agent
 
@@ -185,17 +189,26 @@ class Agents:
         """
         missing = [node_id for node_id in node_ids if node_id not in self.nodes()]
         if missing and (gone := [node_id for node_id in missing if node_id not in self.nodes(fresh=True)]):
-            node = self.left.get(gone[0]) or ClusterNode(gone[0], "?", gone[0], {})
-            raise UnusableNodeError(node, "it has left the cluster")
+            raise self._has_left(gone[0])
         catch_up(self._reactor)  # Agents may have hung up meanwhile.
         self.start(node_ids)
-        agents = [self._by_node[node_id] for node_id in dict.fromkeys(node_ids)]
+        by_node: dict[str, NodeAgent] = {}
+        for node_id in node_ids:
+            agent = self._by_node.get(node_id)
+            if agent is None:  # The node has left since.
+                raise self._has_left(node_id)
+            by_node[node_id] = agent
+        agents = list(by_node.values())
         self._wait_until_there(agents, deadline)
         for agent in agents:
             _check_versions(agent)
             self._let_import(agent)
         self._call_roll(agents)
-        return [self._by_node[node_id] for node_id in node_ids]
+        return [by_node[node_id] for node_id in node_ids]  # Other threads may have replaced some of them meanwhile.
+
+    def _has_left(self, node_id: str) -> UnusableNodeError:
+        node = self.left.get(node_id) or ClusterNode(node_id, "?", node_id, {})
+        return UnusableNodeError(node, "it has left the cluster")
 
     def _wait_until_there(self, agents: Sequence[NodeAgent], deadline: float) -> None:
         def is_decided() -> bool:
@@ -230,7 +243,7 @@ class Agents:
         coming = {agent.ended: agent for agent in list(self._by_node.values()) if agent.is_coming}
         if not coming:
             return
-        ended, _ = ray.wait(list(coming), num_returns=len(coming), timeout=0, fetch_local=False)
+        ended = self._connection.ask(_those_that_are_there, list(coming))
         for reference in ended:
             agent = coming[reference]
             try:
@@ -245,7 +258,7 @@ class Agents:
         for agent in agents:
             agent.line.tell(messages.Ping())
         self._serve(
-            lambda: all(agent.line.heard_at > asked_at or agent.line.lost for agent in agents), asked_at + ANSWER_S
+            lambda: all(agent.line.heard_at > asked_at or agent.line.lost for agent in agents), asked_at + ROLL_CALL_S
         )
         for agent in agents:
             if agent.line.heard_at <= asked_at:
@@ -264,6 +277,11 @@ class Agents:
         end_agents([agent.line for agent in list(self._by_number.values())], self._reactor)
         holders = [agent.holder for agent in list(self._by_number.values())]
         self._connection.tell(lambda: [ray.kill(holder) for holder in holders])
+
+
+def _those_that_are_there(references: list[Any]) -> list[Any]:
+    there, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
+    return list(there)
 
 
 def _check_versions(agent: NodeAgent) -> None:

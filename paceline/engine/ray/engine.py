@@ -52,8 +52,12 @@ class RayEngine(ReactorEngine):
         self._connection = Connection(address, init_settings, self._tend)
         token = secrets.token_bytes(32)
         tls_variables = _tls_variables()
-        tls = None if tls_variables is None else TlsRelay.from_variables(tls_variables)
-        self._listener = Listener(ray.util.get_node_ip_address(), token, self.reactor, self._on_connected, tls)
+        try:
+            tls = None if tls_variables is None else TlsRelay.from_variables(tls_variables)
+            self._listener = Listener(ray.util.get_node_ip_address(), token, self.reactor, self._on_connected, tls)
+        except BaseException:  # Otherwise the next attempt would take our connection for the program's own.
+            self._connection.close()
+            raise
         settings = messages.AgentSettings(self._listener.address, token, 0, SILENCE_S, tls_variables=tls_variables)
         self._agents = Agents(self._connection, self.reactor, settings)
         self._held = HeldRooms(self._connection, self._agents)
@@ -150,7 +154,7 @@ class RayEngine(ReactorEngine):
             # Ranks on one node are neighbours.
             ranked = sorted(range(placement.world_size), key=lambda bundle: order.index(reserved.node_ids[bundle]))
             agents = self.agents.ready([reserved.node_ids[bundle] for bundle in ranked], deadline)
-            by_bundle = reserved.gpu_ids(deadline)
+            by_bundle = reserved.gpu_ids({agent.node.node_id: agent.node for agent in agents}, deadline)
             places = self._places(placement, agents, [by_bundle[bundle] for bundle in ranked])
             lines = [agent.line for agent in agents]
             access = ClusterAccess(self._connection.address, reserved.name)
@@ -163,7 +167,7 @@ class RayEngine(ReactorEngine):
             self._reserved[number] = reserved
         self._by_number[number] = group
         self.groups.add(group)
-        group.launch()
+        group.launch(deadline)
         return group
 
     def _check(self, placement: Placement) -> None:

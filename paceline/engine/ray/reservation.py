@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError, RuntimeEnvSetupError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from paceline.air.errors import ConfigError, StartupTimeoutError
 from paceline.engine.base import Placement
-from paceline.engine.ray.agents import Agents
+from paceline.engine.ray.agents import Agents, UnusableNodeError
 from paceline.engine.ray.connection import Connection
 from paceline.engine.ray.room import (
     ClusterNode,
@@ -43,13 +44,17 @@ class Reservation:
         self.node_ids = self._connection.ask(_places, self._group, wait_s, self._placement.world_size)
         return bool(self.node_ids)
 
-    def gpu_ids(self, deadline: float) -> list[tuple[str, ...]]:
-        """Those that Ray gave to each bundle: a short task in each of them knows."""
+    def gpu_ids(self, nodes: Mapping[str, ClusterNode], deadline: float) -> list[tuple[str, ...]]:
+        """Those that Ray gave to each bundle: a short task in each of them knows. `nodes` are theirs, by id.
+
+        Raises UnusableNodeError if a task does not come back.
+        """
         gpus, count = self._placement.resources.get("GPU", 0.0), self._placement.world_size
         if not gpus:
             return [()] * count
         within_s = max(1.0, deadline - time.monotonic())
-        found = self._connection.ask(_ask_for_gpus, self._group, gpus, count, within_s, within_s=within_s + 5.0)
+        asked = [nodes[node_id] for node_id in self.node_ids]
+        found = self._connection.ask(_ask_for_gpus, self._group, gpus, asked, within_s, within_s=within_s + 5.0)
         return [tuple(ids) for ids in found]
 
     @property
@@ -118,8 +123,8 @@ def created(
     bundles = bundles_of(placement)
     options: dict[str, Any] = {"strategy": placement.strategy}
     if on is not None:
-        others: list[dict[str, str]] = [{}] * (len(bundles) - len(on))
-        options["bundle_label_selector"] = [*({NODE_LABEL: node_id} for node_id in on), *others]
+        anywhere: list[dict[str, str]] = [{}] * (len(bundles) - len(on))
+        options["bundle_label_selector"] = [*({NODE_LABEL: node_id} for node_id in on), *anywhere]
     elif avoided:
         options["bundle_label_selector"] = [{NODE_LABEL: f"!in({','.join(sorted(avoided))})"}] * len(bundles)
     group = connection.ask(lambda: placement_group(bundles, **options), undo=remove_placement_group)
@@ -151,7 +156,8 @@ def _free_by_node() -> dict[str, dict[str, float]]:
     return free
 
 
-def _ask_for_gpus(group: PlacementGroup, gpus: float, count: int, within_s: float) -> list[list[str]]:
+def _ask_for_gpus(group: PlacementGroup, gpus: float, nodes: Sequence[ClusterNode], within_s: float) -> list[list[str]]:
+    deadline = time.monotonic() + within_s
     task: Any = ray.remote(_gpus_here)
     asked = [
         task.options(
@@ -160,9 +166,18 @@ def _ask_for_gpus(group: PlacementGroup, gpus: float, count: int, within_s: floa
             max_retries=0,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
         ).remote()
-        for number in range(count)
+        for number in range(len(nodes))
     ]
-    found: list[list[str]] = ray.get(asked, timeout=within_s)
+    found: list[list[str]] = []
+    for node, answer in zip(nodes, asked, strict=True):
+        try:
+            found.append(ray.get(answer, timeout=max(0.0, deadline - time.monotonic())))
+        except GetTimeoutError:
+            raise UnusableNodeError(node, "a task that asks for its GPUs does not come back") from None
+        except (RayTaskError, RuntimeEnvSetupError):  # It would fail everywhere.
+            raise
+        except RayError as error:
+            raise UnusableNodeError(node, f"a task that asks for its GPUs was lost: {error}") from error
     return found
 
 

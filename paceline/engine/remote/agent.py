@@ -226,15 +226,20 @@ class Agent:
         if warden is not None:
             warden.look()
         if warden is not None and (warden.lost or warden.load_error is not None):
-            warden.close()
+            self._dismiss(warden)
             warden = None
         if warden is None:
             warden = WardenClient(preload, self._reactor)
         self._wardens[preload] = warden
         idle = [key for key, other in self._wardens.items() if other.idle and other is not warden]
         for key in idle[:-MOST_IDLE_WARDENS]:
-            self._in_thread(self._wardens.pop(key).close)
+            self._dismiss(self._wardens.pop(key))
         return warden
+
+    def _dismiss(self, warden: WardenClient) -> None:
+        """With the lock held, which nobody else may have to wait for."""
+        warden.dismiss()
+        self._in_thread(warden.wait_for_end)
 
     def _spawn(self, spawn: messages.SpawnWorker) -> None:
         try:

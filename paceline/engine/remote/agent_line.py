@@ -55,8 +55,10 @@ class AgentLine:
         self.groups: dict[int, GroupOfLine] = {}
         self.sees: dict[str, bool] = {}
         """Whether this machine sees a directory of the driver's, as far as it was asked."""
-        self.found: dict[str, bytes] = {}
-        """What it has read in files that it was asked for."""
+        self.found: dict[str, bytes | None] = {}
+        """What it has read in files that it was asked for; None: no answer yet."""
+        self.late: dict[str, str] = {}
+        """The directories of files for whose answer nobody waits any more, by the files."""
         self._reactor = reactor
         self._pid = os.getpid()
         self._frames: FrameSocket | None = None
@@ -186,7 +188,10 @@ class AgentLine:
         elif isinstance(message, messages.NodeFacts):
             self.facts = message
         elif isinstance(message, messages.Seen):
-            self.found[message.path] = message.content
+            if message.path in self.found:
+                self.found[message.path] = message.content
+            elif message.path in self.late:  # It answers at last: whether it sees the directory is open again.
+                self.sees.pop(self.late.pop(message.path), None)
         else:
             group = self.groups.get(message.group)
             if group is not None:

@@ -72,16 +72,21 @@ class RemoteGroup(ChannelGroup):
 
     # Start
 
-    def launch(self) -> None:
-        """Start all workers and wait until each is ready; on any failure none is left."""
+    def launch(self, deadline: float | None = None) -> None:
+        """Start all workers and wait until each is ready; on any failure none is left.
+
+        `deadline` (monotonic time) is for who has used some of start_timeout_s already.
+        """
+        if deadline is None:
+            deadline = time.monotonic() + self.placement.start_timeout_s
         try:
             lines = [member.line for member in self._remote]
             make_room_for_fds(sum(line.fds_per_worker for line in lines))
-            sharing = SharedDirectories(self.placement, self.places, lines, self.reactor)
+            sharing = SharedDirectories(self.placement, self.places, lines, self.reactor, deadline)
             self.shares_directory = sharing.shares_directory
             with self.reactor.lock:
                 self._spawn_all(sharing)
-            self._wait_until_ready()
+            self._wait_until_ready(deadline)
         except BaseException:
             self.shutdown()
             raise
@@ -116,8 +121,7 @@ class RemoteGroup(ChannelGroup):
             if line.lost:  # Before this group was there to be told.
                 self.on_agent_lost(line)
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.placement.start_timeout_s
+    def _wait_until_ready(self, deadline: float) -> None:
         while True:
             seen = self.reactor.rounds
             self._raise_if_start_failed()
@@ -255,7 +259,7 @@ class RemoteGroup(ChannelGroup):
     def _lose_workers(self, line: AgentLine, why: str, details: str = "") -> None:
         for member in self._remote:
             if member.line is line and not member.gone:
-                self.drain(member)
+                self.drain(member, is_alive=True)
                 member.gone = True
                 self.fail(member, "engine", why, traceback=details)
 

@@ -8,6 +8,7 @@ network file system says of a name may be seconds old.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import time
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from paceline.engine.remote.agent_line import AgentLine
 
 LOOK_S = 10.0
-"""A machine that does not answer within this time does not see the directory: it may be about to hang there."""
+"""A machine that does not answer within this time does not see the directory: it may be about to hang there. Once it
+has answered it is asked again."""
 NAME = ".paceline-look-"
 
 
@@ -34,13 +36,20 @@ class SharedDirectories:
     """
 
     def __init__(
-        self, placement: Placement, places: Sequence[WorkerPlace], lines: Sequence[AgentLine], reactor: Reactor
+        self,
+        placement: Placement,
+        places: Sequence[WorkerPlace],
+        lines: Sequence[AgentLine],
+        reactor: Reactor,
+        deadline: float = math.inf,
     ) -> None:
+        """`deadline` (monotonic time) is when the answers are of no use any more."""
         self._directory = os.path.abspath(placement.directory) if placement.directory else ""
         self._cwds = [os.path.abspath(request.cwd) for request in placement.workers]
         self._lines = list(lines)
         """By rank."""
         self._reactor = reactor
+        self._deadline = deadline
         self._all_here = all(place.node.is_drivers for place in places)
         self.shares_directory = self._all_here or self._all_see(self._directory)
         if not self._all_here:
@@ -67,9 +76,11 @@ class SharedDirectories:
         if not asked:
             return
         path, content = os.path.join(directory, NAME + secrets.token_hex(8)), secrets.token_bytes(16)
+        was_asked = False
         try:
             with open(path, "xb") as file:
                 file.write(content)
+            was_asked = True
             self._ask(path, asked)
         except OSError:  # The driver cannot write there itself.
             pass
@@ -77,15 +88,19 @@ class SharedDirectories:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         for line in asked:
-            line.sees[directory] = line.found.pop(path, b"") == content
+            found = line.found.pop(path, None)
+            line.sees[directory] = found == content
+            if found is None and was_asked:
+                line.late[path] = directory
 
     def _ask(self, path: str, lines: Sequence[AgentLine]) -> None:
         for line in lines:
+            line.found[path] = None
             line.tell(messages.LookFor(path))
-        deadline = time.monotonic() + LOOK_S
+        deadline = min(time.monotonic() + LOOK_S, self._deadline)
         while (left := deadline - time.monotonic()) > 0:
             rounds = self._reactor.rounds
-            if all(path in line.found or line.lost for line in lines):
+            if all(line.found[path] is not None or line.lost for line in lines):
                 return
             self._reactor.run_once(left, rounds)
 
