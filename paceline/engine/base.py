@@ -329,8 +329,9 @@ class Engine(ABC):
     def reserve(self, placement: Placement, on: Sequence[str] | None = None) -> Reservation | None:
         """Room for such a group; None: there is none now. It never waits for others.
 
-        Who gets None asks again, soon and often: the engine keeps a place in the queue for whoever does. `on` names the
-        nodes of workers that are there already, one for each rank. Raises ConfigError for what can never be had.
+        After None, call it again a few times a second: the engine keeps a place in the queue for a caller that does.
+        `on` names the nodes of workers that are there already, one for each rank. Raises ConfigError for what can never
+        be had.
         """
         return Reservation()
 

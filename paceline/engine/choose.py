@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.engine.base import Engine
 
 ENGINE_VARIABLE = "PACELINE_ENGINE"
-ADDRESS_VARIABLE = "RAY_ADDRESS"
+RAY_ADDRESS_VARIABLE = "RAY_ADDRESS"
 _CLUSTER_SETTINGS = frozenset(
     [
         "address",
@@ -63,6 +63,7 @@ class _Declared:
 
 _LINES_TO_REMOVE = {
     "init(engine=...)": "the engine and the address from paceline.init()",
+    "paceline.init()": "the engine and the address from paceline.init()",
     "RunConfig(engine=...)": "engine='ray' from RunConfig",
     ENGINE_VARIABLE: f"{ENGINE_VARIABLE}=ray from the environment",
 }
@@ -72,7 +73,7 @@ class InitContext:
     """What `init` returns. As a context manager it ends with `shutdown`."""
 
     dashboard_url = ""
-    """There is no dashboard of a cluster."""
+    """Empty: only the first run connects to a cluster, and whether that has a dashboard is not known before."""
 
     def __enter__(self) -> Self:
         return self
@@ -152,9 +153,9 @@ def _warn_of_cluster_settings(settings: Iterable[str] = ()) -> None:
     """RAY_ADDRESS is named once, and only under the alias: elsewhere it is another program's."""
     global _warned_of_address
     ignored = sorted(settings)
-    if not _warned_of_address and os.environ.get(ADDRESS_VARIABLE) and alias_in_force():
+    if not _warned_of_address and os.environ.get(RAY_ADDRESS_VARIABLE) and alias_in_force():
         _warned_of_address = True
-        ignored.append(ADDRESS_VARIABLE)
+        ignored.append(RAY_ADDRESS_VARIABLE)
     if ignored:
         why = "the alias paceline.ray uses no cluster" if alias_in_force() else "the engine is not 'ray'"
         warn_at_users_line(
@@ -199,11 +200,11 @@ def choose_engine(requested: str | Engine | None = None) -> Engine:
 
 def announcement(engine: Engine, requested: str | Engine | None) -> str:
     """The first line that a run shows, if its workers are not simply processes on this machine: where they are, and
-    who says so. `requested` is what `choose_engine` was given for this engine."""
+    who chose them. `requested` is what `choose_engine` was given for this engine."""
     _, source = _choice(requested, _declared or _Declared())
     if engine.name == "local" or not source:
         return ""
-    return f"paceline runs on {engine.describe()}: {source} says so"
+    return f"paceline runs on {engine.describe()} (chosen by {source})"
 
 
 def _choice(requested: str | Engine | None, declared: _Declared) -> tuple[str | Engine, str]:
@@ -219,8 +220,8 @@ def _choice(requested: str | Engine | None, declared: _Declared) -> tuple[str | 
     if not alias_in_force():
         if _ray_is_connected() and not _connected_ray:
             return "ray", "ray.init()"
-        if os.environ.get(ADDRESS_VARIABLE) and find_spec("ray") is not None:
-            return "ray", ADDRESS_VARIABLE
+        if os.environ.get(RAY_ADDRESS_VARIABLE) and find_spec("ray") is not None:
+            return "ray", RAY_ADDRESS_VARIABLE
     return "local", ""
 
 

@@ -13,11 +13,13 @@ import time
 import traceback
 from collections.abc import Iterator
 
-from paceline.air.errors import CheckpointError, ConfigError, DataError, FailureKind, WorkerFailure
+from paceline.air.errors import CheckpointError, ConfigError, DataError, EngineLost, FailureKind, WorkerFailure
 
 MAX_TEXT = 128 * 1024
 MAX_MESSAGE = 2000
 MAX_ARGUMENTS = 16 * 1024
+ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
+"""The `exception_type` of failures that say that the whole engine is gone."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TESTING = os.path.join(_PACKAGE, "testing") + os.sep
 _NATIVE_STACK = re.compile(r"\n+Stack trace:\n(?: *\[bt\].*(?:\n|$))+\n*(?=\n|$)")

@@ -24,6 +24,7 @@ from paceline.air.errors import (
     WorkerError,
     WorkerFailure,
 )
+from paceline.engine.failures import ENGINE_LOST
 from paceline.run.backend import Backend
 from paceline.run.worker_logs import older_log
 
@@ -37,7 +38,6 @@ its peers heard that it is leaving."""
 HEARTBEAT_MARGIN_S = 5.0
 """How much longer than a heartbeat may take it lasts until a machine that is cut off is given up."""
 
-_ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 _TRACEBACK_BEGINS = "Traceback (most recent call last):"
 _FIRST_LINES = 7
 """Of a long traceback: its heading and two or three frames, which are the user's own."""
@@ -132,7 +132,7 @@ def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
         kind="startup",
         message=str(error),
         time_ns=time.monotonic_ns(),
-        exception_type=_ENGINE_LOST if isinstance(error, EngineLost) else None,
+        exception_type=ENGINE_LOST if isinstance(error, EngineLost) else None,
         hint=hint,
     )
 
@@ -148,7 +148,7 @@ def cause_exception(failure: WorkerFailure) -> BaseException:
     """The exception that `raise ... from` shows: the user's own class where it is loaded here."""
     if failure.kind == "exception":
         return _rebuilt(failure) or RemoteError(failure.message, failure)
-    if failure.exception_type == _ENGINE_LOST:
+    if failure.exception_type == ENGINE_LOST:
         return EngineLost(failure.message)
     if failure.kind in ("hang", "unresponsive"):
         return HangError(failure.message, failure)

@@ -153,23 +153,43 @@ def test_who_chooses_the_cluster_is_said(with_ray: types.SimpleNamespace, monkey
 
     assert first_line() == ""
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert first_line() == "paceline runs on the Ray cluster at 10.0.0.1:6379: RAY_ADDRESS says so"
+    assert first_line() == "paceline runs on the Ray cluster at 10.0.0.1:6379 (chosen by RAY_ADDRESS)"
     assert first_line("local") == ""
-    assert first_line().endswith("RAY_ADDRESS says so"), "it was the engine that has connected this process"
+    assert first_line().endswith("(chosen by RAY_ADDRESS)"), "it was the engine that has connected this process"
     choose.shutdown()
     with_ray.connected = True
-    assert first_line().endswith("ray.init() says so")
+    assert first_line().endswith("(chosen by ray.init())")
     monkeypatch.setenv("PACELINE_ENGINE", "ray")
-    assert first_line().endswith("PACELINE_ENGINE says so")
+    assert first_line().endswith("(chosen by PACELINE_ENGINE)")
     choose.init(engine="ray")
-    assert first_line().endswith("paceline.init() says so")
-    assert first_line("ray").endswith("RunConfig(engine=...) says so")
-    assert first_line("inline") == "paceline runs on the engine 'inline': RunConfig(engine=...) says so"
+    assert first_line().endswith("(chosen by paceline.init())")
+    assert first_line("ray").endswith("(chosen by RunConfig(engine=...))")
+    assert first_line("inline") == "paceline runs on the engine 'inline' (chosen by RunConfig(engine=...))"
 
 
 def test_a_run_on_ray_does_not_choose_for_the_next(with_ray: types.SimpleNamespace) -> None:
     assert choose.choose_engine("ray").name == "ray"
     assert choose.choose_engine().name == "local"
+
+
+def test_an_attempt_that_failed_does_not_hide_the_programs_own_ray(
+    with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: ClusterEngine, **settings: Any) -> None:
+        raise EngineError("no connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterEngine, "__init__", refuse)
+        with pytest.raises(EngineError):
+            choose.choose_engine("ray")
+    assert choose.choose_engine().name == "local"
+    with_ray.connected = True  # The program calls ray.init().
+    assert choose.choose_engine().name == "ray"
+
+
+def test_who_declared_an_engine_that_is_missing_reads_what_to_remove() -> None:
+    with pytest.raises(ConfigError, match=r"remove the engine and the address from paceline\.init\(\)"):
+        choose._check("ray", "paceline.init()")
 
 
 def test_a_worker_of_ours_never_takes_the_cluster(

@@ -24,7 +24,7 @@ UNKNOWN_RUN = "0" * 32
 """In the place where /proc shows the run of a forked worker; as long as the ids of runs."""
 
 
-class Listener(Protocol):
+class WardenListener(Protocol):
     """A group that hears about its workers."""
 
     def on_warden_message(self, message: messages.FromWarden, fds: tuple[int, ...]) -> None: ...
@@ -51,7 +51,7 @@ class WardenClient:
         )
         """What the warden, and so every worker, starts with."""
         self._reactor = reactor
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, WardenListener] = {}
         self._last_words = ""
         with contextlib.ExitStack() as on_error:
             self._diagnosis_fd = anonymous_file("paceline-warden")
@@ -99,7 +99,7 @@ class WardenClient:
         """Whether it has no workers."""
         return not self._listeners
 
-    def listen(self, group: int, listener: Listener) -> None:
+    def listen(self, group: int, listener: WardenListener) -> None:
         self._listeners[group] = listener
 
     def forget(self, group: int) -> None:

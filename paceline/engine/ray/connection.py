@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError, EngineError, EngineLost
+from paceline.engine.choose import RAY_ADDRESS_VARIABLE
 
 T = TypeVar("T")
 
@@ -34,7 +35,6 @@ END_S = 10.0
 TEND_S = 0.5
 PROBE_S = 2.0
 LOOK_S = 0.5
-ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"
 AUTO = "auto"
 
@@ -211,7 +211,7 @@ def _disconnect() -> None:
 
 
 def _chosen(address: str | None) -> str:
-    named = os.environ.get(ADDRESS_VARIABLE)
+    named = os.environ.get(RAY_ADDRESS_VARIABLE)
     chosen = (named if address in (None, "", AUTO) else None) or address or LOCAL
     if "://" in chosen:
         raise ConfigError(
@@ -261,8 +261,8 @@ def _no_connection(address: str, why: str) -> str:
     return (
         f"no connection to a Ray cluster {where}: {why}\n"
         "Look whether the head runs (ray status), whether this machine is one of its nodes (ray start --address=...), "
-        f"and whether the address is right (init(address=...), {ADDRESS_VARIABLE}). RunConfig(engine='local') trains "
-        "on this machine alone."
+        f"and whether the address is right (init(address=...), {RAY_ADDRESS_VARIABLE}). RunConfig(engine='local') "
+        "trains on this machine alone."
     )
 
 

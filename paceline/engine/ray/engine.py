@@ -21,6 +21,7 @@ import ray
 from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, WorkerFailure
 from paceline.engine.base import Capabilities, ClusterAccess, Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
+from paceline.engine.failures import ENGINE_LOST
 from paceline.engine.places import Node, WorkerPlace, lay_out
 from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
 from paceline.engine.ray.connection import Connection
@@ -35,7 +36,6 @@ from paceline.engine.remote.tls import TlsRelay
 
 SILENCE_S = 60.0
 """An agent that has not heard from the driver for so long ends."""
-ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 
 
 class RayEngine(ReactorEngine):

@@ -13,6 +13,7 @@ import struct
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from paceline.air.errors import EngineError
@@ -103,6 +104,11 @@ class Agent:
                     self._silent_s += min(now - last_look, STALL_S)  # If this process was stopped, perhaps all were.
                     last_look = now
                     self._watch_driver()
+        except Exception as error:  # A mistake of ours, or of the driver: it shall know.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(where.filename)}, line {where.lineno}"
+            self.tell(messages.LastWords(f"{type(error).__name__}: {error} ({place})"))
+            raise
         finally:
             self._end()
 

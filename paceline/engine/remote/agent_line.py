@@ -187,6 +187,8 @@ class AgentLine:
             self.offsets.note(message.clocks)
         elif isinstance(message, messages.NodeFacts):
             self.facts = message
+        elif isinstance(message, messages.LastWords):
+            self.lose(f"the agent of {self.label} ended with an error: {message.error}")
         elif isinstance(message, messages.Seen):
             if message.path in self.found:
                 self.found[message.path] = message.content

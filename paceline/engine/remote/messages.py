@@ -128,6 +128,12 @@ class Pulse(msgspec.Struct, frozen=True, tag=True):
     """`protocol.clocks()`"""
 
 
+class LastWords(msgspec.Struct, frozen=True, tag=True):
+    """An error that ends the agent."""
+
+    error: str
+
+
 class Seen(msgspec.Struct, frozen=True, tag=True):
     """What is in the file that the driver has asked for; nothing if it is not there."""
 
@@ -196,7 +202,7 @@ class GroupGone(msgspec.Struct, frozen=True, tag=True):
 
 
 OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | GroupGone
-FromAgent = NodeFacts | Pulse | Seen | OfGroup
+FromAgent = NodeFacts | Pulse | LastWords | Seen | OfGroup
 
 
 def own_versions() -> tuple[str, str]:

@@ -68,14 +68,14 @@ def test_the_first_line_names_the_cluster_and_who_chose_it(ray_cluster: Any) -> 
     [warning] = [line for line in output.splitlines() if "authentication" in line]
     assert "Ray's authentication is off" in warning
     lines = output.splitlines()[2:]  # a warning shows the line that led to it
-    assert lines[0] == f"paceline runs on the Ray cluster at {ray_cluster.address}: RAY_ADDRESS says so"
+    assert lines[0] == f"paceline runs on the Ray cluster at {ray_cluster.address} (chosen by RAY_ADDRESS)"
 
 
 def test_without_an_address_a_ray_of_its_own_is_started_and_ended(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     output = output_of("own_ray")
     assert said(output) == {"world_size": 2}
-    assert "paceline runs on a Ray cluster of its own on this machine: RunConfig(engine=...) says so" in output
+    assert "paceline runs on a Ray cluster of its own on this machine (chosen by RunConfig(engine=...))" in output
 
 
 def test_a_runtime_env_reaches_workers(ray_cluster: Any, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from paceline.air.errors import EngineError, StartupTimeoutError
 from paceline.engine import protocol
 from paceline.engine.base import Message, TaskEnded, WorkerChannel, WorkerDied
+from paceline.engine.remote import messages
 from paceline.engine.remote.group import RemoteGroup
 from paceline.testing.engine_tools import collect, collect_to_end, placement_in, run_task
 from paceline.testing.processes import Process, process, wait_for
@@ -80,6 +81,18 @@ def test_an_agent_that_stands_still_is_given_up(engine: AgentsEngine, start_grou
     finally:
         os.kill(agent, signal.SIGCONT)
     wait_until_gone(*family[1], found)
+
+
+def test_an_agent_that_fails_says_why(engine: AgentsEngine, start_group: StartGroup) -> None:
+    group = start_group()
+    run_task(group, hold_a_name)
+    frames = engine.nodes[1].agent_line._frames
+    assert frames is not None
+    frames.post(messages.CONTROL, b"\xc1")  # What no driver sends.
+    failures = [event.failure for event in collect_to_end(group) if isinstance(event, WorkerDied)]
+    assert [(failure.rank, failure.kind) for failure in failures] == [(1, "engine")]
+    assert failures[0].message.startswith("the agent of n2 (127.0.0.1) ended with an error: ")
+    assert "DecodeError" in failures[0].message
 
 
 @pytest.fixture
@@ -194,6 +207,16 @@ def test_a_group_that_is_ended_while_modules_are_imported_goes_at_once(start_gro
     assert time.monotonic() - started < 12
     assert "rank(s) 0 on n1 (127.0.0.1), 1 on n2 (127.0.0.1) of 2 did not get ready within 3 s" in str(raised.value)
     assert "endless_preload.py" in str(raised.value)
+
+
+def test_a_start_has_only_the_time_that_is_left(start_group: StartGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever places the workers may have used some of it."""
+    launch = RemoteGroup.launch
+    monkeypatch.setattr(RemoteGroup, "launch", lambda group: launch(group, time.monotonic() + 2.0))
+    started = time.monotonic()
+    with pytest.raises(StartupTimeoutError):
+        start_group(preload=("tests.engine.remote.endless_preload",), start_timeout_s=60.0)
+    assert time.monotonic() - started < 20
 
 
 def test_a_module_that_cannot_be_imported_is_named(start_group: StartGroup) -> None:

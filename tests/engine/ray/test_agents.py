@@ -1,0 +1,143 @@
+"""Agents and reservations while nodes come and go, without a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+import ray.exceptions
+
+from paceline.air.errors import EngineError, EngineLost
+from paceline.engine.base import Placement
+from paceline.engine.ray import agents as module
+from paceline.engine.ray import engine as engine_module
+from paceline.engine.ray import reservation
+from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
+from paceline.engine.ray.room import ClusterNode
+from paceline.engine.reactor import Reactor
+from paceline.engine.remote import messages
+from paceline.engine.remote.agent_line import AgentLine
+
+NODE = ClusterNode("n1", "10.0.0.1", "h1", {"CPU": 4, "GPU": 1})
+
+
+class Connection:
+    """One to a cluster that answers."""
+
+    lost = ""
+
+    def ask(self, call: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+        return call(*arguments)
+
+    def begin(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """Nobody waits for that."""
+
+
+class SomeAgents(Agents):
+    """Those of a cluster with one node; they are started by nobody."""
+
+    is_gone_after = 1000
+    """How often the cluster says that it has the node."""
+
+    def nodes(self, *, fresh: bool = False) -> dict[str, ClusterNode]:
+        self.is_gone_after -= 1
+        return {NODE.node_id: NODE} if self.is_gone_after >= 0 else {}
+
+    def _start(self, node: ClusterNode, *, replaces_lost: bool) -> NodeAgent:
+        number = next(self._numbers)
+        agent = NodeAgent(number, node, AgentLine(node.label, self._reactor), None, object(), replaces_lost)
+        self._by_number[number] = agent
+        return agent
+
+    def _note_ends(self) -> None:
+        """They do not end."""
+
+
+@pytest.fixture
+def agents() -> Iterator[SomeAgents]:
+    reactor = Reactor()
+    settings = messages.AgentSettings(("10.0.0.9", 1), b"", 0, 60.0)
+    yield SomeAgents(Connection(), reactor, settings)  # type: ignore[arg-type]
+    reactor.close()
+
+
+def test_the_agents_that_were_checked_are_the_ones_that_are_used(
+    agents: SomeAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may have replaced one that was lost since."""
+    agents.start([NODE.node_id])
+    (checked,) = agents._by_node.values()
+    checked.line.facts = messages.NodeFacts("h1", 4, "", 1, *messages.own_versions())
+
+    def lose_one(answered: list[NodeAgent]) -> None:
+        checked.line.lose("the test says so")
+        agents.start([NODE.node_id])
+
+    monkeypatch.setattr(agents, "_call_roll", lose_one)
+    assert agents.ready([NODE.node_id] * 2, time.monotonic() + 5) == [checked, checked]
+    assert agents._by_node[NODE.node_id] is not checked
+    assert checked not in agents._by_number.values(), "nobody keeps an agent that was replaced"
+
+
+def test_a_node_that_leaves_meanwhile_is_unusable(agents: SomeAgents) -> None:
+    agents.is_gone_after = 1
+    with pytest.raises(UnusableNodeError, match=r"n1.* has left the cluster"):
+        agents.ready([NODE.node_id], time.monotonic() + 5)
+
+
+def test_nobody_asks_a_ray_that_is_shut_down(agents: SomeAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would start itself anew."""
+
+    def refuse(*arguments: Any, **settings: Any) -> None:
+        raise EngineLost("this program has called ray.shutdown()")
+
+    agents.start([NODE.node_id])
+    monkeypatch.setattr(agents._connection, "ask", refuse)
+    monkeypatch.setattr(module, "ray", SimpleNamespace())
+    with pytest.raises(EngineLost):
+        Agents._note_ends(agents)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ray.exceptions.NodeDiedError("its node died"), UnusableNodeError),
+        (ray.exceptions.WorkerCrashedError(), UnusableNodeError),
+        (ray.exceptions.GetTimeoutError("late"), UnusableNodeError),
+        (ray.exceptions.RuntimeEnvSetupError("no such package"), ray.exceptions.RayError),
+    ],
+)
+def test_a_task_that_is_lost_while_it_asks_for_gpus_makes_its_node_unusable(
+    error: Exception, expected: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that other nodes are tried, or the same one again."""
+
+    def get(reference: Any, timeout: float) -> None:
+        raise error
+
+    task = SimpleNamespace(options=lambda **settings: SimpleNamespace(remote=object))
+    monkeypatch.setattr(reservation, "ray", SimpleNamespace(remote=lambda function: task, get=get))
+    room = reservation.Reservation(Connection(), object(), Placement.sketch(1, {"GPU": 1}))  # type: ignore[arg-type]
+    room.node_ids = [NODE.node_id]
+    with pytest.raises(expected) as raised:
+        room.gpu_ids({NODE.node_id: NODE}, time.monotonic() + 5)
+    if expected is UnusableNodeError:
+        assert str(raised.value).startswith("h1 (10.0.0.1): ")
+
+
+def test_an_engine_that_cannot_be_made_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt would take it for the program's own."""
+    closed: list[bool] = []
+    connection = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr(engine_module, "Connection", lambda *arguments: connection)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    monkeypatch.setenv("RAY_TLS_SERVER_CERT", "/nonexistent")
+    with pytest.raises(EngineError, match="/nonexistent"):
+        engine_module.RayEngine()
+    assert closed == [True]
