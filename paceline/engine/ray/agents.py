@@ -14,6 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError
+from paceline.engine.local.engine import make_room_for_fds
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.ray.actor import AgentHolder
 from paceline.engine.ray.connection import Connection
@@ -21,6 +22,7 @@ from paceline.engine.ray.room import ClusterNode, alive_nodes
 from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
+from paceline.engine.remote.tls import FDS_PER_CONNECTION
 
 AGAIN_S = 10.0
 """How long the agent that replaces a lost one may take: Ray may not have noticed yet that the node is gone."""
@@ -81,6 +83,7 @@ class Agents:
         self._settings = settings
         self._lock = threading.Lock()
         """Two threads that want an agent on the same node start one."""
+        self._fds_per_agent = 1 if settings.tls_variables is None else FDS_PER_CONNECTION
         self._numbers = itertools.count(1)
         self._by_node: dict[str, NodeAgent] = {}
         self._by_number: dict[int, NodeAgent] = {}
@@ -124,8 +127,10 @@ class Agents:
 
     def start(self, node_ids: Iterable[str], preload: Sequence[str] = ()) -> None:
         """Start what is missing, without waiting for it; have it import these modules."""
-        nodes = self.nodes()
-        for node_id in dict.fromkeys(node_ids):
+        nodes, node_ids = self.nodes(), list(dict.fromkeys(node_ids))
+        if missing := sum(node_id not in self._by_node for node_id in node_ids):
+            make_room_for_fds(missing * self._fds_per_agent)
+        for node_id in node_ids:
             with self._lock:
                 agent = self._by_node.get(node_id)
                 if (agent is None or agent.line.lost) and node_id in nodes:

@@ -38,6 +38,8 @@ GREETING_S: Final = 10.0
 MOST_STRANGERS: Final = 4096
 """Connections that have not proven themselves; beyond it, the oldest are hung up on. They never get more than half of
 the descriptors that this process may have."""
+PATIENCE_S = 1.0
+"""How long a connection may take to prove itself although others wait for its place."""
 LOOK_AT_STRANGERS_S = 0.5
 MOST_DIALLING: Final = 8
 """Of the workers of one node, so many dial at once: hundreds of nodes together stay below MOST_STRANGERS."""
@@ -161,13 +163,17 @@ class Listener:
 
     def _look(self) -> None:
         """Nobody else may connect for hours: what is old goes by itself."""
-        self._forget_old_strangers(MOST_STRANGERS)
+        self._forget_old_strangers()
         self._begin_to_accept()
 
     def _accept(self) -> None:
         most = self._most_strangers()
         for _ in range(MOST_AT_ONCE):
             self._forget_old_strangers(most - 1)
+            if len(self._strangers) >= most:  # All are new: most likely many workers start at once.
+                self._stop_accepting()
+            if not self._is_accepting:
+                return
             try:
                 sock, _ = self._sock.accept()
             except OSError as error:  # There is none, it has hung up meanwhile, or there are too many open files.
@@ -189,7 +195,7 @@ class Listener:
     def _relieve_if_full(self, error: OSError) -> None:
         """If the descriptors are used up, who waits to be accepted would be announced over and over again."""
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            self._forget_old_strangers(len(self._strangers) // 2)
+            self._forget_old_strangers(len(self._strangers) // 2, patience_s=0.0)
             self._stop_accepting()
 
     def _welcome(self, sock: socket.socket) -> None:
@@ -202,16 +208,18 @@ class Listener:
         stranger = self._strangers[sock.fileno()] = _Stranger(sock)
         self._reactor.add(sock.fileno(), lambda _mask: self._on_bytes(stranger))
 
-    def _forget_old_strangers(self, most: int) -> None:
+    def _forget_old_strangers(self, most: int = MOST_STRANGERS, patience_s: float = PATIENCE_S) -> None:
         now = time.monotonic()
-        for stranger in list(self._strangers.values()):  # The oldest first.
-            if now - stranger.since < GREETING_S and len(self._strangers) <= most:
+        while self._strangers:
+            oldest = next(iter(self._strangers.values()))
+            if now - oldest.since < (GREETING_S if len(self._strangers) <= most else patience_s):
                 return
-            self._hang_up(stranger)
+            self._hang_up(oldest)
 
     def _release(self, stranger: _Stranger) -> None:
         self._reactor.remove(stranger.sock.fileno())
         self._strangers.pop(stranger.sock.fileno(), None)
+        self._begin_to_accept()  # There is room for another.
 
     def _hang_up(self, stranger: _Stranger) -> None:
         self._release(stranger)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -263,3 +264,21 @@ def test_an_agent_of_another_user_is_not_killed(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(takeover, "_peer", lambda sock: (4711, os.geteuid()))
         takeover._ask_to_leave(name, must=True)
     assert killed == [4711]
+
+
+def test_many_who_come_at_once_all_get_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than there is place for: they wait until others have proven themselves."""
+    monkeypatch.setattr(line, "MOST_STRANGERS", 4)
+    reactor, connected = Reactor(), []
+    listener = Listener("127.0.0.1", b"token", reactor, lambda caller, sock: connected.append(sock))
+    with ThreadPoolExecutor(40) as pool:
+        dialling = [pool.submit(dial, listener.address, b"token", Caller(WORKER, 1, rank)) for rank in range(40)]
+        deadline = time.monotonic() + 30
+        while len(connected) < 40 and time.monotonic() < deadline:
+            reactor.run_once(0.05)
+        socks = [future.result() for future in dialling]
+    assert len(connected) == 40
+    for sock in (*socks, *connected):
+        sock.close()
+    listener.close()
+    reactor.close()
