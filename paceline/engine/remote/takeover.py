@@ -15,6 +15,9 @@ from paceline.engine.remote import messages
 
 TAKEOVER_WAIT_S = 10.0
 TAKEOVER_PAUSE_S = 0.02
+ASK_S = 0.25
+"""How often the earlier agent is asked. One that is stopped accepts nothing, and after about a hundred connections the
+system refuses more: then nobody could find out its process id any more."""
 PEER = struct.Struct("3i")
 """struct ucred: process id, user, group."""
 
@@ -27,6 +30,7 @@ def take_place(settings: messages.AgentSettings) -> socket.socket | None:
     name = "\0paceline-agent-" + hashlib.sha256(settings.token + settings.node.encode()).hexdigest()
     place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     began = time.monotonic()
+    asked_at = float("-inf")
     while True:
         try:
             place.bind(name)
@@ -35,7 +39,9 @@ def take_place(settings: messages.AgentSettings) -> socket.socket | None:
             if waited_s > TAKEOVER_WAIT_S:
                 place.close()
                 raise EngineError("an earlier agent on this machine does not end") from None
-            _ask_to_leave(name, must=waited_s > TAKEOVER_WAIT_S / 2)
+            if time.monotonic() - asked_at > ASK_S:
+                asked_at = time.monotonic()
+                _ask_to_leave(name, must=waited_s > TAKEOVER_WAIT_S / 2)
         else:
             place.listen()
             place.setblocking(False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -282,3 +283,26 @@ def test_many_who_come_at_once_all_get_in(monkeypatch: pytest.MonkeyPatch) -> No
         sock.close()
     listener.close()
     reactor.close()
+
+
+PLACE = """
+import sys
+from paceline.engine.remote.messages import AgentSettings
+from paceline.engine.remote.takeover import take_place
+place = take_place(AgentSettings(("127.0.0.1", 1), sys.argv[1].encode(), 1, 60.0, node="node"))
+print("taken", flush=True)
+input()
+"""
+
+
+def test_an_agent_that_accepts_nothing_is_killed() -> None:
+    """One that is stopped, say."""
+    token = os.urandom(16).hex()
+    command = [sys.executable, "-c", PLACE, token]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as earlier:
+        assert earlier.stdout is not None
+        assert earlier.stdout.readline() == b"taken\n"
+        place = takeover.take_place(messages.AgentSettings(("", 1), token.encode(), 2, 60.0, node="node"))
+        assert place is not None
+        place.close()
+        assert earlier.wait(10) == -signal.SIGKILL
