@@ -110,8 +110,8 @@ class Placement:
     """Room to keep on the cluster beside the workers, for what they start there themselves (`WorkerGroup.cluster`).
     Engines without `Capabilities.chooses_nodes` ignore it."""
     reservation: Reservation | None = None
-    """Room for this group, by `Engine.reserve`; whoever reserved it releases it. None: `start_group` finds room itself,
-    and waits for it."""
+    """Room for this group, by `Engine.reserve`; whoever reserved it releases it. If it is lost, or too small,
+    `start_group` releases it itself and takes what other room there is. None: it finds room, and waits for it."""
     preload: tuple[str, ...] = ()
     """Modules to have imported before a worker is forked. An engine that never forks may ignore it."""
     fresh: bool = False
@@ -334,6 +334,10 @@ class Engine(ABC):
         be had.
         """
         return Reservation()
+
+    def what_is_gone(self, placement: Placement) -> str:
+        """The lost machines without which there is no room for such a group; empty if those that are left suffice."""
+        return ""
 
     @abstractmethod
     def start_group(self, placement: Placement) -> WorkerGroup:

@@ -6,7 +6,6 @@ Everything else is ours: the connections, the start, exit statuses, stacks, logs
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import secrets
@@ -18,7 +17,7 @@ from typing import Any
 
 import ray
 
-from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, WorkerFailure
+from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine.base import Capabilities, ClusterAccess, Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
 from paceline.engine.failures import ENGINE_LOST
@@ -27,6 +26,7 @@ from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
 from paceline.engine.ray.connection import Connection
 from paceline.engine.ray.held import HeldRoom, HeldRooms
 from paceline.engine.ray.reservation import Reservation, reserve
+from paceline.engine.ray.room import wanted_in_words
 from paceline.engine.reactor import ReactorEngine
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent import filesystem_id
@@ -123,13 +123,14 @@ class RayEngine(ReactorEngine):
         self.agents.try_again()
         return self._held.reserve(placement, on)
 
+    def what_is_gone(self, placement: Placement) -> str:
+        return self._held.what_is_gone(placement)
+
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
         deadline = time.monotonic() + placement.start_timeout_s
-        held = placement.reservation
-        if isinstance(held, HeldRoom) and not held.is_lost:
-            with contextlib.suppress(UnusableNodeError):
-                return self._start_on(held.room, placement, deadline, gives_back=False)
+        if isinstance(placement.reservation, HeldRoom):
+            return self._start_in(placement.reservation, placement, deadline)
         self.agents.try_again()
         self._held.give_up_unused()
         problem = ""
@@ -143,6 +144,27 @@ class RayEngine(ReactorEngine):
                     raise StartupTimeoutError(f"the workers did not get ready in time: {error}") from None
             except StartupTimeoutError as error:
                 raise StartupTimeoutError(f"{error}{problem}") from None
+
+    def _start_in(self, held: HeldRoom, placement: Placement, deadline: float) -> WorkerGroup:
+        """In room that is held, or in other room that there is. Waiting for room is up to whoever reserves it."""
+        problem = "it was given back" if held.is_released else "a node of it is gone"
+        if not held.covers(placement):
+            problem = f"it does not suffice for {wanted_in_words(placement)}"
+        elif not held.is_lost:
+            try:
+                return self._start_on(held.room, placement, deadline, gives_back=False)
+            except UnusableNodeError as error:
+                problem = str(error)
+        held.release()  # Else the group could wait for what it holds itself.
+        other = self.reserve(placement)
+        if other is not None:
+            try:
+                return self._start_on(other.room, placement, deadline)
+            except UnusableNodeError as error:
+                problem = str(error)
+        text = f"the room that was reserved cannot be used: {problem}"
+        failure = WorkerFailure(rank=0, kind="engine", message=text, time_ns=time.monotonic_ns())
+        raise WorkerDiedError(text, failure)
 
     def _start_on(
         self, reserved: Reservation, placement: Placement, deadline: float, *, gives_back: bool = True

@@ -26,6 +26,7 @@ CREATION_S = 0.1
 """How long Ray may take for a placement group that there is room for."""
 LOOK_S = 0.05
 """How often a placement group in the queue is looked at."""
+ROUNDING = 1e-6
 
 Shape = tuple[Any, ...]
 
@@ -48,7 +49,16 @@ class HeldRoom(base.Reservation):
 
     @property
     def is_lost(self) -> bool:
-        return self._owner.is_lost(self)
+        return self.is_released or self._owner.is_lost(self)
+
+    def covers(self, placement: Placement) -> bool:
+        """Whether such a group needs no more than was reserved."""
+        bundles, world_size, strategy, _ = self.shape
+        wanted = bundles_of(placement)
+        if (placement.world_size, placement.strategy) != (world_size, strategy) or len(wanted) > len(bundles):
+            return False
+        pairs = zip(wanted, map(dict, bundles), strict=False)
+        return all(need <= held.get(name, 0.0) + ROUNDING for want, held in pairs for name, need in want.items())
 
     def release(self) -> None:
         self._owner.take_back(self)
@@ -70,7 +80,10 @@ class HeldRooms:
     def __init__(self, connection: Connection, agents: Agents) -> None:
         self._connection = connection
         self._agents = agents
+        self._asking = threading.Lock()
+        """Held while the cluster is asked, for as long as that takes: `take_back` does without it."""
         self._lock = threading.Lock()
+        """Held for a moment only, when one of these changes."""
         self._unused: list[tuple[float, HeldRoom]] = []
         self._queued: dict[Shape, _Queued] = {}
         self._timer: threading.Timer | None = None
@@ -78,72 +91,80 @@ class HeldRooms:
     def reserve(self, placement: Placement, on: Sequence[str] | None = None) -> HeldRoom | None:
         check_feasible(placement, self._agents)
         shape = shape_of(placement, on)
-        with self._lock:
+        with self._asking:
             try:
                 return self._unused_of(shape) or self._from_queue(shape, placement, on)
             finally:
                 self._watch()
 
     def take_back(self, held: HeldRoom) -> None:
+        """The cluster, which may not answer, is not asked here: whoever reserves looks whether the room is sound."""
         with self._lock:
             if held.is_released:
                 return
             held.is_released = True
-            if held.shape[-1] is not None or self.is_lost(held):  # No other group wants that very place.
-                held.room.give_back()
-            else:
-                self._unused.append((time.monotonic(), held))
-            self._watch()
+            self._unused.append((time.monotonic(), held))
+        self._watch()
 
     def is_lost(self, held: HeldRoom) -> bool:
         nodes, lost_at = self._agents.nodes(), self._agents.lost_at()
         return any(node_id not in nodes or lost_at.get(node_id, 0.0) > held.made_at for node_id in held.room.node_ids)
 
+    def what_is_gone(self, placement: Placement) -> str:
+        """See `Engine.what_is_gone`."""
+        if fits(placement, [node.resources for node in self._agents.nodes().values()]):
+            return ""
+        return ", ".join(sorted(node.label for node in self._agents.left.values()))
+
     def give_up_unused(self) -> None:
         """Somebody else needs the room."""
-        with self._lock:
-            self._drop_unused()
+        self._drop_unused()
 
     def close(self) -> None:
+        self._drop_unused()
+        self._drop_queued()
         with self._lock:
-            self._drop_unused()
-            for shape in list(self._queued):
-                self._queued.pop(shape).held.room.give_back()
             if self._timer is not None:
                 self._timer.cancel()
 
     # What is there, or will be
 
     def _unused_of(self, shape: Shape) -> HeldRoom | None:
-        for entry in self._unused:
-            if entry[1].shape == shape and not self.is_lost(entry[1]):
-                self._unused.remove(entry)
+        with self._lock:
+            alike = [entry for entry in self._unused if entry[1].shape == shape]
+        for entry in alike:
+            if not self.is_lost(entry[1]) and self._take_out(entry):
                 return HeldRoom(self, shape, entry[1].room)
         self._drop_unused()  # It may be what the new one would have to wait for.
         return None
 
-    def _drop_unused(self, since: float = float("inf")) -> None:
-        for entry in [entry for entry in self._unused if entry[0] <= since]:
-            self._unused.remove(entry)
-            entry[1].room.give_back()
+    def _take_out(self, entry: tuple[float, HeldRoom]) -> bool:
+        """False if its time was up meanwhile."""
+        with self._lock:
+            is_there = entry in self._unused
+            if is_there:
+                self._unused.remove(entry)
+            return is_there
 
     def _from_queue(self, shape: Shape, placement: Placement, on: Sequence[str] | None) -> HeldRoom | None:
-        queued = self._queued.get(shape)
-        if queued is not None and not self._is_possible(queued, placement):
-            self._queued.pop(shape).held.room.give_back()
-            queued = None
-        now = time.monotonic()
-        if queued is None:
-            queued = self._queued[shape] = self._enqueue(shape, placement, on)
-            wait_s = CREATION_S
-        elif now - queued.looked_at < LOOK_S:
-            queued.asked_at = now
-            return None
-        else:
-            wait_s = 0.0
-        is_placed = queued.held.room.is_placed(wait_s)
-        queued.asked_at = queued.looked_at = time.monotonic()
-        return self._queued.pop(shape).held if is_placed else None
+        with self._lock:
+            queued = self._queued.pop(shape, None)  # While it is looked at, its time is not up.
+        is_placed, wait_s = False, 0.0
+        try:
+            if queued is not None and not self._is_possible(queued, placement):
+                queued.held.room.give_back()
+                queued = None
+            if queued is None:
+                queued, wait_s = self._enqueue(shape, placement, on), CREATION_S
+            if time.monotonic() - queued.looked_at >= LOOK_S:
+                is_placed = queued.held.room.is_placed(wait_s)
+                queued.looked_at = time.monotonic()
+            return queued.held if is_placed else None
+        finally:
+            if queued is not None and not is_placed:
+                queued.asked_at = time.monotonic()
+                with self._lock:
+                    self._queued[shape] = queued
 
     def _is_possible(self, queued: _Queued, placement: Placement) -> bool:
         """Nodes may have left since: those that were to be avoided are needed then."""
@@ -158,18 +179,32 @@ class HeldRooms:
 
     # What nobody asks for
 
+    def _drop_unused(self, since: float = float("inf")) -> None:
+        with self._lock:
+            late = [held for at, held in self._unused if at <= since]
+            self._unused = [entry for entry in self._unused if entry[0] > since]
+        for held in late:
+            held.room.give_back()
+
+    def _drop_queued(self, since: float = float("inf")) -> None:
+        with self._lock:
+            late = [shape for shape, queued in self._queued.items() if queued.asked_at <= since]
+            dropped = [self._queued.pop(shape) for shape in late]
+        for queued in dropped:
+            queued.held.room.give_back()
+
     def _watch(self) -> None:
         """Look again in a moment, as long as there is something that may have to go."""
-        if self._timer is None and (self._unused or self._queued):
-            self._timer = threading.Timer(UNUSED_S / 2, self._let_go)
-            self._timer.daemon = True
-            self._timer.start()
+        with self._lock:
+            if self._timer is None and (self._unused or self._queued):
+                self._timer = threading.Timer(UNUSED_S / 2, self._let_go)
+                self._timer.daemon = True
+                self._timer.start()
 
     def _let_go(self) -> None:
+        since = time.monotonic() - UNUSED_S
+        self._drop_unused(since)
+        self._drop_queued(since)
         with self._lock:
             self._timer = None
-            since = time.monotonic() - UNUSED_S
-            self._drop_unused(since)
-            for shape in [shape for shape, queued in self._queued.items() if queued.asked_at <= since]:
-                self._queued.pop(shape).held.room.give_back()
-            self._watch()
+        self._watch()

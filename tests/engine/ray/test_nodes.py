@@ -7,15 +7,17 @@ import platform
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.air.errors import EngineError
-from paceline.engine.base import WorkerDied, WorkerGroup
+from paceline.air.errors import EngineError, WorkerDiedError
+from paceline.engine.base import Placement, WorkerDied, WorkerGroup
 from paceline.engine.remote import messages
 from paceline.testing.engine_tools import collect, placement_in, run_task
+from paceline.testing.processes import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -32,6 +34,16 @@ def engine(ray_cluster: Any) -> Iterator[Any]:
 
 def nodes_of(group: WorkerGroup) -> set[str]:
     return {place.node.node_id for place in group.places}
+
+
+def all_nodes(engine: Any) -> set[str]:
+    return set(engine.agents.nodes())
+
+
+def held_groups() -> int:
+    from ray.util import placement_group_table
+
+    return sum(entry["state"] != "REMOVED" for entry in placement_group_table().values())
 
 
 def agent_pid(engine: Any, node_id: str) -> int:
@@ -108,6 +120,54 @@ def test_a_node_that_does_not_answer_is_left_out(engine: Any, tmp_path: Path) ->
         group.shutdown()
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def held_room(engine: Any, cpus: float) -> Any:
+    """Nobody else uses the cluster, so there is room."""
+    return wait_for(lambda: engine.reserve(Placement.sketch(1, {"CPU": cpus})), "room")
+
+
+@contextmanager
+def silent_agent(engine: Any, node_id: str) -> Iterator[None]:
+    pid = agent_pid(engine, node_id)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_room_on_a_node_that_does_not_answer_is_exchanged(engine: Any, tmp_path: Path) -> None:
+    both = placement_in(tmp_path / "a", 2, resources={"CPU": 1}, strategy="STRICT_SPREAD")
+    engine.start_group(both).shutdown()
+    held = held_room(engine, 3)
+    [silent] = held.room.node_ids
+    with silent_agent(engine, silent):
+        group = engine.start_group(placement_in(tmp_path / "b", 1, resources={"CPU": 3}, reservation=held))
+    assert nodes_of(group) == all_nodes(engine) - {silent}
+    assert held.is_lost, "the trial needs room of its own for the next attempt"
+    group.shutdown()
+
+
+def test_room_that_cannot_be_used_is_given_back_before_there_is_other_room(engine: Any, tmp_path: Path) -> None:
+    both = placement_in(tmp_path / "a", 2, resources={"CPU": 1}, strategy="STRICT_SPREAD")
+    engine.start_group(both).shutdown()
+    held, others = held_room(engine, 3), held_room(engine, 3)
+    asked = placement_in(tmp_path / "b", 1, resources={"CPU": 3}, reservation=held, start_timeout_s=120)
+    began = time.monotonic()
+    with silent_agent(engine, held.room.node_ids[0]), pytest.raises(WorkerDiedError, match="does not answer") as raised:
+        engine.start_group(asked)
+    assert raised.value.failure.kind == "engine", "so that the run tries again"
+    assert time.monotonic() - began < 60
+    others.release()
+
+
+def test_room_that_is_too_small_is_not_used(engine: Any, tmp_path: Path) -> None:
+    held = held_room(engine, 1)
+    group = engine.start_group(placement_in(tmp_path, 1, resources={"CPU": 3}, reservation=held))
+    assert held.is_lost
+    assert held_groups() == 1
+    group.shutdown()
 
 
 def test_what_is_asked_often_costs_little(engine: Any) -> None:
