@@ -22,7 +22,8 @@ from paceline.engine.serialization import Pickled, pickled
 from paceline.run.history import node_ip
 from paceline.run.messages import ForTarget, FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
 from paceline.run.records import AttemptStarted
-from paceline.run.root_cause import ECHO_SETTLE_S, HEARTBEAT_MARGIN_S, SETTLE_S, is_echo
+from paceline.run.root_cause import is_echo
+from paceline.run.settling import Settling
 from paceline.run.spec import RunSpec
 from paceline.run.worker import TrainTask
 from paceline.storage.files import make_private_dirs
@@ -87,8 +88,7 @@ class Attempt:
         self._is_set_up = False
         """The backend has begun to change the workers, and has not put it back."""
         self._is_at_work = False
-        self.settled_at = float("inf")
-        """When the ranks have had time to say what they saw of a failure."""
+        self._settling = Settling(spec.run_config.failure_config.heartbeat_timeout_s)
 
     # -- starting -------------------------------------------------------------------------
 
@@ -235,33 +235,26 @@ class Attempt:
     def _note_failure(self, failure: WorkerFailure) -> None:
         if failure.exception_type == "paceline.air.errors.StorageError":
             failure = replace(failure, kind="storage")
-        self.settled_at = min(self.settled_at, time.monotonic() + self._patience(failure))
         self.failures.append(
             replace(failure, message=self._with_host(failure), log_path=str(self._run_dir.log(failure.rank)))
         )
+        if is_echo(failure, backend=type(self._backend)):
+            far = [rank for rank in self.running if not self.places[rank].node.is_drivers]
+            self._settling.echo_heard(failure.rank, far, self.stacks)
+        else:
+            self._settling.cause_found()
 
-    def _patience(self, failure: WorkerFailure) -> float:
-        """How long to wait for another failure that was the cause of this one.
-
-        A machine that is cut off closes no connection. Its peers may fail before the heartbeat finds out.
-        """
-        if not is_echo(failure, backend=type(self._backend)):
-            return SETTLE_S
-        heartbeat_s = self._spec.run_config.failure_config.heartbeat_timeout_s
-        if heartbeat_s is None or not self._is_one_out_of_reach(failure.rank):
-            return ECHO_SETTLE_S
-        return heartbeat_s + HEARTBEAT_MARGIN_S
-
-    def _is_one_out_of_reach(self, failed_rank: int) -> bool:
-        """Whether a rank on another machine, beside the one that failed, does not even show where it is."""
-        far = {rank for rank in self.running if rank != failed_rank and not self.places[rank].node.is_drivers}
-        return bool(far) and not far.issubset(self.stacks())
+    @property
+    def settled_at(self) -> float:
+        """When the ranks have had time to say what they saw of a failure."""
+        return self._settling.at(self.running) if self.failures else float("inf")
 
     def _with_host(self, failure: WorkerFailure) -> str:
-        """The message; with the name of the machine, if that is not the driver's."""
+        """The message; with the name of the machine, if that is not the driver's. Some say it already."""
         node = self.places[failure.rank].node if self.places else None
-        where = f" (on {node.hostname}, {node.address})" if node is not None and not node.is_drivers else ""
-        return f"{failure.message}{where}"
+        if node is None or node.is_drivers or (failure.kind == "engine" and node.address in failure.message):
+            return failure.message
+        return f"{failure.message} (on {node.hostname}, {node.address})"
 
     @property
     def running(self) -> list[int]:

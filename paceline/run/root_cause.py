@@ -28,16 +28,6 @@ from paceline.engine.failures import ENGINE_LOST
 from paceline.run.backend import Backend
 from paceline.run.worker_logs import older_log
 
-SETTLE_S = 0.15
-"""How long the other ranks' failures are collected after the first: peers of a dead rank
-fail within milliseconds, and what they say is not the cause."""
-ECHO_SETTLE_S = 1.0
-"""The same while there are only echoes: the rank that failed may still be in its `finally` blocks, from which
-its peers heard that it is leaving."""
-
-HEARTBEAT_MARGIN_S = 5.0
-"""How much longer than a heartbeat may take it lasts until a machine that is cut off is given up."""
-
 _TRACEBACK_BEGINS = "Traceback (most recent call last):"
 _FIRST_LINES = 7
 """Of a long traceback: its heading and two or three frames, which are the user's own."""
@@ -138,10 +128,11 @@ def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
 
 
 def _came_from_outside(failure: WorkerFailure) -> bool:
-    """Killed by somebody or for its memory, or the warden was lost. A crash of its own code would come again."""
+    """Killed or stopped by somebody or for its memory, or the warden or the machine was lost. A crash of its own code
+    would come again."""
     if failure.kind == "signal":
         return failure.signal not in _CRASHES
-    return failure.kind in ("oom", "engine")
+    return failure.kind in ("oom", "engine", "unresponsive")
 
 
 def cause_exception(failure: WorkerFailure) -> BaseException:

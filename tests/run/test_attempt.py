@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from paceline.run.backend import Backend, BackendConfig
 from paceline.run.messages import decode_setup
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.storage.run_dir import RunDir
+from paceline.testing.processes import wait_for
 from tests.run.fake_channel import session_setup
 
 TASK = Pickled(b"task")
@@ -283,6 +286,62 @@ def test_while_there_are_only_echoes_the_cause_gets_more_time(tmp_path: Path) ->
     first_echo, second_echo, cause = settled
     assert second_echo == first_echo
     assert cause < first_echo
+
+
+class FarGroup(FakeGroup):
+    """Workers on other machines, which answer when the test lets them; one never does."""
+
+    def __init__(self, placement: Placement, nodes: Sequence[Node]) -> None:
+        super().__init__(placement, nodes)
+        self.answers = threading.Event()
+        self.times_asked = 0
+        self.silent: set[int] = set()
+
+    def stacks(self, timeout: float = 1.0) -> dict[int, str]:
+        self.times_asked += 1
+        self.answers.wait(10)
+        return {rank: "here" for rank in range(self.world_size) if rank not in self.silent}
+
+
+class FarEngine(FakeEngine):
+    group: FarGroup
+
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        self.group = FarGroup(placement, [Node("b", "10.0.0.2", "beta", cores=4)] * placement.world_size)
+        return self.group
+
+
+def echoes_of_far_ranks(tmp_path: Path, workers: int, silent: set[int]) -> tuple[Attempt, FarGroup]:
+    """An attempt whose ranks report that they have lost another, except for the last one, which says nothing."""
+    engine = FarEngine()
+    started = attempt(tmp_path, engine, num_workers=workers)
+    started.start(TASK, lambda group: session_setup(tmp_path))
+    engine.group.silent = silent
+    message = "Connection closed by peer"
+    engine.group.events = [TaskFailed(rank, WorkerFailure(rank, "exception", message)) for rank in range(workers - 1)]
+    list(started.poll(0.0))
+    return started, engine.group
+
+
+def test_the_driver_does_not_wait_for_stacks_of_ranks_out_of_reach(tmp_path: Path) -> None:
+    started, group = echoes_of_far_ranks(tmp_path, 20, silent={19})
+    in_a_while = time.monotonic() + 3
+    assert started.settled_at > in_a_while, "whether the last rank is in reach is not known yet"
+    group.answers.set()
+    wait_for(lambda: group.times_asked, "the question")
+    assert group.times_asked == 1
+    assert started.settled_at > in_a_while, "it is not: the heartbeat shall find out"
+    group.events = [WorkerDied(19, WorkerFailure(19, "engine", "beta (10.0.0.2) has given no sign of life for 3 s"))]
+    list(started.poll(0.0))
+    assert started.failed
+    assert started.failures[-1].message == "beta (10.0.0.2) has given no sign of life for 3 s"
+    assert started.failures[0].message == "Connection closed by peer (on beta, 10.0.0.2)"
+
+
+def test_ranks_that_answer_are_not_waited_for_until_the_heartbeat(tmp_path: Path) -> None:
+    started, group = echoes_of_far_ranks(tmp_path, 3, silent=set())
+    group.answers.set()
+    wait_for(lambda: started.settled_at < time.monotonic() + 1.5, "the answer")
 
 
 def test_a_full_disk_in_a_worker_is_a_failure_of_storage(tmp_path: Path) -> None:

@@ -247,6 +247,7 @@ def test_other_kinds_have_classes_of_their_own(kind: FailureKind, expected: type
         ({"kind": "signal", "signal": signal.SIGTERM}, "signal"),
         ({"kind": "oom", "signal": signal.SIGKILL}, "oom"),
         ({"kind": "engine"}, "engine"),
+        ({"kind": "unresponsive"}, "unresponsive"),
         ({"kind": "signal", "signal": signal.SIGSEGV}, "startup"),
         ({"kind": "signal", "signal": signal.SIGABRT}, "startup"),
         ({"kind": "exception"}, "startup"),
