@@ -152,7 +152,7 @@ class Attempt:
             directory=str(self._directory()),
             resources=resources,
             beside=tuple(beside),
-            devices=self._spec.devices,
+            devices=None if self._spec.devices is None else self._spec.devices(),
             reservation=None if self._spec.reservation is None else self._spec.reservation(),
             share_gpus=self._backend.share_cuda_visible_devices,
             hide_other_gpus=self._backend.hide_other_gpus,

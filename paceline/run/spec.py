@@ -102,8 +102,8 @@ class RunSpec:
     """Of a trial of a search; None: the run makes a directory of its own."""
     threads: int | None = None
     """Threads per worker for numeric libraries; None: a fair share of the machine."""
-    devices: tuple[str, ...] | None = None
-    """The GPUs that the run may use; None: all that there are."""
+    devices: Callable[[], tuple[str, ...] | None] | None = None
+    """Gives the GPUs that the next attempt may use: others may have had them meanwhile. None: all that there are."""
     room: tuple[Mapping[str, float], ...] = ()
     """What it needs on a cluster, if one worker starts other processes there: its own, then theirs."""
     reservation: Callable[[], Reservation | None] | None = None

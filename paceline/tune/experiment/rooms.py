@@ -7,15 +7,39 @@ attempt to attempt, unless a machine of it is gone.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
+from paceline.air.errors import StartupTimeoutError
 from paceline.engine.base import Engine
 from paceline.run.run import Phase, Run
-from paceline.tune.experiment.trials import Shared, TrialRun
+from paceline.tune.experiment.trials import Request, Shared, TrialRun
 
 ANNOUNCED_AFTER_S = 10.0
 """How long there may be no room for any trial before the user is told."""
 TOTALS_S = 2.0
 """How old the numbers of what there is may be: machines come and go."""
+OWED_S = 30.0
+"""How long others wait for a trial under way that has lost its room, once no trial is left whose end makes room."""
+
+
+@dataclass
+class _Wait:
+    """Of a trial under way for room."""
+
+    since: float = field(default_factory=time.monotonic)
+    gone: str = ""
+    """Lost machines that it cannot do without."""
+    gone_since: float = 0.0
+
+    def note(self, gone: str) -> None:
+        if gone and not self.gone:
+            self.gone_since = time.monotonic()
+        self.gone = gone
+
+    @property
+    def missed_s(self) -> float:
+        """How long these machines have been gone."""
+        return time.monotonic() - self.gone_since if self.gone else 0.0
 
 
 class Rooms:
@@ -25,17 +49,26 @@ class Rooms:
         self._trials, self._audience = shared.trials, shared.audience
         self._engine = engine
         self._are_reserved = engine.capabilities.chooses_nodes
-        self._without: dict[TrialRun, None] = {}
+        self._without: dict[TrialRun, _Wait] = {}
         """Trials under way that lost their room: they come before others."""
+        self._patience_s = shared.setup.run_config.failure_config.start_timeout_s
         self._none_since: float | None = None
         self._counted = time.monotonic()
 
     @property
     def are_owed(self) -> bool:
-        """A trial under way waits for room."""
+        """A trial under way waits for room that new ones would take. Where machines are gone that it needs, or others
+        keep the room for long, new trials do not wait for it."""
         for trial_run in [each for each in self._without if each not in self._trials.active]:
             del self._without[trial_run]
-        return bool(self._without)
+        now = time.monotonic()
+        return any(
+            not wait.gone and (self._is_some_used or now - wait.since < OWED_S) for wait in self._without.values()
+        )
+
+    @property
+    def _is_some_used(self) -> bool:
+        return any(trial_run.reservation is not None for trial_run in self._trials.active)
 
     def has_room(self, trial_run: TrialRun) -> bool:
         """Whether the trial may start: it has room, from now on if not before."""
@@ -51,18 +84,29 @@ class Rooms:
         """The same for the next attempt of a trial under way."""
         is_before_attempt = run.phase in (Phase.OPENED, Phase.STARTING) and not run.stop.pending
         if is_before_attempt and not self.has_room(trial_run):
-            self._without[trial_run] = None
+            self._wait_on(trial_run)
             return False
         self._without.pop(trial_run, None)
         return True
 
+    def _wait_on(self, trial_run: TrialRun) -> None:
+        """Raises when lost machines, without which there is no room, have been gone for as long as a start may take."""
+        wait = self._without.setdefault(trial_run, _Wait())
+        wait.note(self._engine.what_is_gone(trial_run.request.placement))
+        if wait.missed_s > self._patience_s:
+            del self._without[trial_run]
+            raise StartupTimeoutError(
+                f"no machine that is left has room for {_in_words(trial_run.request)}: the cluster lost {wait.gone}, "
+                f"and start_timeout_s={self._patience_s:g} s have passed. Restore the search when it is back."
+            )
+
     def _reserve(self, trial_run: TrialRun) -> None:
-        request, run = trial_run.request, trial_run.run
+        placement, run = trial_run.wanted.placement, trial_run.run
         group = run.group if run is not None else None  # one that waits inside report() can run nowhere else
         nodes = None if group is None else [place.node.node_id for place in group.places]
-        trial_run.reservation = self._engine.reserve(request.placement, nodes)
+        trial_run.reservation = self._engine.reserve(placement, nodes)
         self._count()
-        if trial_run.reservation is not None or any(each.reservation for each in self._trials.active):
+        if trial_run.reservation is not None or self._is_some_used:
             self._none_since = None
         else:
             self._announce(trial_run)
@@ -77,9 +121,14 @@ class Rooms:
         if self._none_since is None:
             self._none_since = now
         elif now - self._none_since > ANNOUNCED_AFTER_S:
-            wants = ", ".join(f"{name} {amount:g}" for name, amount in trial_run.request.amounts.items())
             there_is = ", ".join(f"{name} {amount:g}" for name, amount in self._trials.ledger.total.items() if amount)
+            gone = self._engine.what_is_gone(trial_run.wanted.placement)
+            why = f"and has lost {gone}" if gone else "and other programs use it"
             self._audience.warn_once(
-                f"The search waits: there is no room for a trial, which needs {wants}. The cluster has {there_is}, and "
-                "other programs use it. The search continues as soon as there is room; Ctrl-C ends it."
+                f"The search waits: there is no room for a trial, which needs {_in_words(trial_run.wanted)}. The "
+                f"cluster has {there_is}, {why}. The search continues as soon as there is room; Ctrl-C ends it."
             )
+
+
+def _in_words(request: Request) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in request.amounts.items())

@@ -34,7 +34,7 @@ from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.files import directory_name
 from paceline.tune.experiment.records import Stalled, TrialResumed
 from paceline.tune.experiment.rooms import Rooms
-from paceline.tune.experiment.trials import Request, Shared, TrialRun
+from paceline.tune.experiment.trials import Request, Shared, TrialRun, shared_out
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve, tag
 from paceline.tune.search.variants import reject_secret
@@ -120,7 +120,8 @@ class Launcher:
             place=TrialPlace(trial_run.directory, self.place.name, trial.path if self.place.uri else None),
             restore_path=trial.path if trial_run.has_files else None,
             threads=max(1, int(cpus // spec.world_size)),
-            devices=trial_run.grant.devices if trial_run.grant is not None else None,
+            devices=trial_run.devices,
+            room=tuple(shared_out(spec.room, trial.resources)) if trial_run.is_resized else spec.room,
             reservation=lambda: trial_run.reservation,
             working_dir=None if setup.tune.chdir_to_trial_dir else ".",
         )
@@ -245,7 +246,7 @@ class Starter:
         while not self._stopping.stopping and self._running_count() < self._most_at_once():
             trial_run = self._chosen()
             if trial_run is not None:
-                if not self._trials.ledger.fits(trial_run.request) or not self._rooms.has_room(trial_run):
+                if not self._trials.ledger.fits(trial_run.wanted) or not self._rooms.has_room(trial_run):
                     return
                 self._start(trial_run)
             elif not self._create_trial():

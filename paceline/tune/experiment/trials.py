@@ -51,6 +51,36 @@ class Request:
         return cards, min(1.0, share * min(self.workers, per_card))
 
 
+def resized(request: Request, amounts: Mapping[str, float]) -> Request:
+    """The same number of workers, who share these amounts with what is beside them."""
+    gpus = amounts.get("GPU", 0.0)
+    workers = max(1, request.workers) if gpus else request.workers
+    placement = request.placement
+    size = placement.world_size or 1
+    bundles = shared_out([placement.resources] * size + list(placement.beside), amounts, size)
+    return replace(
+        request,
+        amounts=dict(amounts),
+        gpus_per_worker=gpus / max(1, workers),
+        workers=workers,
+        placement=replace(placement, resources=bundles[0], beside=tuple(bundles[size:])),
+    )
+
+
+def shared_out(
+    bundles: Sequence[Mapping[str, float]], amounts: Mapping[str, float], workers: int = 1
+) -> list[dict[str, float]]:
+    """Bundles that add up to these amounts; each has the part that it had. What none had is for the first, the workers."""
+    shared: list[dict[str, float]] = [{} for _ in bundles]
+    for name, amount in amounts.items():
+        parts = [bundle.get(name, 0.0) for bundle in bundles]
+        if not any(parts):
+            parts = [float(number < workers) for number in range(len(bundles))]
+        for bundle, part in zip(shared, parts, strict=True):
+            bundle[name] = amount * part / sum(parts)
+    return shared
+
+
 @dataclass(frozen=True)
 class Grant:
     """What a trial holds; given back as a whole."""
@@ -161,21 +191,22 @@ class TrialRun:
             self.donor.release()
             self.donor = None
 
+    @property
+    def wanted(self) -> Request:
+        """What it needs when it starts: the scheduler may have planned to give it other resources."""
+        if self.change is None or self.change.resources is None:
+            return self.request
+        return resized(self.request, self.change.resources)
+
     def set_resources(self, amounts: Mapping[str, float]) -> None:
         """What it asks for from now on."""
-        gpus = amounts.get("GPU", 0.0)
-        workers = max(1, self.request.workers) if gpus else self.request.workers
-        placement = self.request.placement
-        share = {name: amount / (placement.world_size or 1) for name, amount in amounts.items()}
-        self.request = replace(
-            self.request,
-            amounts=dict(amounts),
-            gpus_per_worker=gpus / max(1, workers),
-            workers=workers,
-            placement=replace(placement, resources=share),
-        )
+        self.request = resized(self.request, amounts)
         self.trial.resources = dict(amounts)
         self.is_resized = True
+
+    def devices(self) -> tuple[str, ...] | None:
+        """The GPUs that it may use; None: all that there are."""
+        return None if self.grant is None else self.grant.devices
 
     def release_room(self) -> None:
         """Others may have it."""
@@ -303,7 +334,7 @@ class ExperimentController:
         return [trial for trial in self._trials.waiting if trial not in stopped]
 
     def has_resources_for(self, trial: Trial) -> bool:
-        return self._trials.ledger.fits(self._trials.of(trial).request)
+        return self._trials.ledger.fits(self._trials.of(trial).wanted)
 
     def stop_trial(self, trial: Trial) -> None:
         self._decide(trial, Stop())
