@@ -12,10 +12,13 @@ import pytest
 
 import paceline
 from paceline import tune
-from paceline.air import RunConfig, session
+from paceline.air import Checkpoint, RunConfig, session
 from paceline.air.errors import ConfigError
+from paceline.engine.base import Capabilities, Placement, Reservation, WorkerGroup
+from paceline.engine.local.engine import LocalEngine
 from paceline.tune import Tuner
-from tests.tune.searching import Overlap, config_of, search
+from paceline.tune.schedulers import Restart, TrialScheduler
+from tests.tune.searching import Overlap, column, config_of, search
 
 pytestmark = pytest.mark.usefixtures("two_cpus")
 
@@ -122,3 +125,88 @@ def test_cards_that_are_not_there_are_refused_before_any_trial(tmp_path: Path, m
     greedy = tune.with_resources(lambda config: {"x": 1}, {"gpu": 1})
     with pytest.raises(ConfigError, match=r"\b1 GPU\(s\)"):
         Tuner(greedy, run_config=RunConfig(storage_path=str(tmp_path), verbose=0)).fit()
+
+
+class FirstWaitsForSecond(TrialScheduler):
+    """The first trial makes way for the second after a row, and continues beside it."""
+
+    def on_trial_result(self, controller: Any, trial: Any, result: Any) -> str:
+        is_first = trial is controller.get_trials()[0]
+        return self.PAUSE if is_first and result["training_iteration"] == 1 else self.CONTINUE
+
+    def choose_trial_to_run(self, controller: Any) -> Any:
+        first, *others = controller.get_trials() or [None]
+        waiting = controller.waiting_trials()
+        if first in waiting and first.status == "PENDING":
+            return first
+        if first is not None and first.status == "PAUSED" and others:
+            return others[0] if others[0] in waiting else first
+        return None
+
+
+def test_a_trial_that_continues_has_the_cards_that_it_is_given_then(tmp_path: Path) -> None:
+    overlap = Overlap(tmp_path / "marks")
+
+    def train(config: dict[str, Any]) -> None:
+        card, checkpoint = os.environ["CUDA_VISIBLE_DEVICES"], session.get_checkpoint()
+        if config["number"] == 1:
+            overlap.marks.wait("continued", 1)  # the first one does so beside this one
+        if checkpoint is not None:
+            overlap.marks.say("continued")
+        session.report({"card": card}, checkpoint=Checkpoint.from_dict({}))
+        if config["number"] == 0:
+            session.report({"card": card}, checkpoint=Checkpoint.from_dict({}))
+
+    with machine_with(num_cpus=8, num_gpus=2):
+        grid = search(
+            tune.with_resources(train, {"CPU": 1, "GPU": 1}),
+            {"number": tune.grid_search([0, 1])},
+            scheduler=FirstWaitsForSecond(),
+            max_concurrent_trials=2,
+        )
+    assert column(grid[0], "card")[:2] == ["0", "1"]
+    assert column(grid[1], "card") == ["0"]
+
+
+class ReservingEngine(LocalEngine):
+    """This machine, where room is reserved as on a cluster."""
+
+    capabilities = Capabilities(chooses_nodes=True)
+
+    def __init__(self) -> None:
+        super().__init__(num_cpus=4)
+        self.reserved: list[dict[str, float]] = []
+        self.started: list[dict[str, float]] = []
+
+    def reserve(self, placement: Placement, on: Any = None) -> Reservation:
+        self.reserved.append(dict(placement.resources))
+        return Reservation()
+
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        self.started.append(dict(placement.resources))
+        return super().start_group(placement)
+
+
+def test_room_is_reserved_for_what_the_scheduler_has_changed_a_trial_to() -> None:
+    class Grows(TrialScheduler):
+        def on_trial_result(self, controller: Any, trial: Any, result: Any) -> str:
+            return self.PAUSE if result["training_iteration"] == 1 else self.CONTINUE
+
+        def choose_trial_to_run(self, controller: Any) -> Any:
+            chosen = next(iter(controller.waiting_trials()), None)
+            if chosen is not None and chosen.status == "PAUSED":
+                controller.restart_trial(chosen, Restart(resources={"CPU": 3.0}))
+            return chosen
+
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = session.get_checkpoint()
+        for step in range(checkpoint.to_dict()["step"] + 1 if checkpoint else 1, 3):
+            session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+    engine = ReservingEngine()
+    try:
+        grid = search(train, scheduler=Grows(), engine=engine)
+    finally:
+        engine.close()
+    assert column(grid[0], "step") == [1, 2]
+    assert engine.reserved == engine.started == [{"CPU": 1.0}, {"CPU": 3.0}]

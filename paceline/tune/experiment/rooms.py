@@ -26,7 +26,7 @@ OWED_S = 30.0
 class _Wait:
     """Of a trial under way for room."""
 
-    since: float = field(default_factory=time.monotonic)
+    since: float = field(default_factory=lambda: time.monotonic())
     gone: str = ""
     """Lost machines that it cannot do without."""
     gone_since: float = 0.0

@@ -70,7 +70,7 @@ def resized(request: Request, amounts: Mapping[str, float]) -> Request:
 def shared_out(
     bundles: Sequence[Mapping[str, float]], amounts: Mapping[str, float], workers: int = 1
 ) -> list[dict[str, float]]:
-    """Bundles that add up to these amounts; each has the part that it had. What none had is for the first, the workers."""
+    """Bundles that add up to these amounts; each has the part that it had. What none had is for the first ones."""
     shared: list[dict[str, float]] = [{} for _ in bundles]
     for name, amount in amounts.items():
         parts = [bundle.get(name, 0.0) for bundle in bundles]

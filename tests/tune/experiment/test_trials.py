@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.air.errors import ConfigError
-from paceline.tune.experiment.trials import Ledger, Request
+from paceline.engine.base import Placement
+from paceline.tune.experiment.trials import Ledger, Request, resized
 
 ONE = Request({"CPU": 1.0})
 
@@ -81,3 +82,18 @@ def test_more_cards_than_there_are_can_never_be_had() -> None:
     ledger.check(Request({"GPU": 1.0}, gpus_per_worker=0.5, workers=2))
     with pytest.raises(ConfigError, match=r"2 GPU\(s\).*2 card\(s\).*\b1\b"):
         ledger.check(Request({"GPU": 2.0}, gpus_per_worker=1.0, workers=2))
+
+
+def test_workers_share_what_their_trial_is_resized_to() -> None:
+    two = Request({"CPU": 2.0}, workers=2, placement=Placement.sketch(2, {"CPU": 1.0}))
+    larger = resized(two, {"CPU": 6.0, "GPU": 2.0})
+    assert larger.amounts == {"CPU": 6.0, "GPU": 2.0}
+    assert larger.gpus_per_worker == 1.0
+    assert larger.placement.resources == {"CPU": 3.0, "GPU": 1.0}
+
+
+def test_room_beside_the_worker_is_resized_with_it() -> None:
+    placement = Placement.sketch(1, {"CPU": 1.0}, beside=({"CPU": 1.0},) * 3)
+    larger = resized(Request({"CPU": 4.0}, placement=placement), {"CPU": 8.0, "GPU": 1.0}).placement
+    assert larger.resources == {"CPU": 2.0, "GPU": 1.0}
+    assert larger.beside == ({"CPU": 2.0, "GPU": 0.0},) * 3
