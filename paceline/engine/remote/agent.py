@@ -28,6 +28,7 @@ from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
+from paceline.engine.remote.idle_wardens import IdleWardens
 from paceline.engine.remote.line import AGENT, MOST_DIALLING, WORKER, Caller, dial
 from paceline.engine.remote.sharing import found_in
 from paceline.engine.remote.takeover import is_wanted, take_place
@@ -65,6 +66,7 @@ class Agent:
         self._reactor = Reactor()
         self._wardens: dict[tuple[str, ...], WardenClient] = {}
         """The one that was used last is the last."""
+        self._idle_wardens = IdleWardens()
         self._groups: dict[int, GroupHere] = {}
         self._attachments = AttachmentsHere()
         self._folder: AgentFolder | None = None
@@ -98,6 +100,8 @@ class Agent:
                     now = time.monotonic()
                     for group in list(self._groups.values()):
                         group.look(now)
+                    for key in self._idle_wardens.overdue(self._wardens, now):
+                        self._in_thread(self._wardens.pop(key).close)
                     if now - last_pulse >= self._pulse_s:
                         self._give_pulse()
                         last_pulse = now
@@ -237,6 +241,7 @@ class Agent:
         if warden is None:
             warden = WardenClient(preload, self._reactor)
         self._wardens[preload] = warden
+        self._idle_wardens.used(preload)
         idle = [key for key, other in self._wardens.items() if other.idle and other is not warden]
         for key in idle[:-MOST_IDLE_WARDENS]:
             self._dismiss(self._wardens.pop(key))

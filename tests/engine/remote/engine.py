@@ -56,6 +56,8 @@ class AgentsEngine(ReactorEngine):
     """Ranks are dealt in blocks to the nodes. A node whose agent is lost gets a new one."""
 
     name = "agents"
+    agent_arguments = ("-m", "paceline.engine.remote.agent")
+    """Of the Python that becomes an agent."""
 
     def __init__(
         self, nodes: int = 2, hosts: Hosts | None = None, tls_variables: tuple[str, str, str] | None = None
@@ -94,7 +96,7 @@ class AgentsEngine(ReactorEngine):
         node.line = self._lines[number] = AgentLine(
             f"{node.name} ({node.address})", self.reactor, is_encrypted=self._tls_variables is not None
         )
-        command = [sys.executable, "-m", "paceline.engine.remote.agent"]
+        command = [sys.executable, *self.agent_arguments]
         paths = ":".join([str(PROJECT), *absolute_sys_path()])
         command = ["env", f"PYTHONPATH={paths}", *command]
         if self._hosts is None:

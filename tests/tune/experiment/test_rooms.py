@@ -45,7 +45,7 @@ class Waiting:
     def __init__(self) -> None:
         self.now = 1000.0
         self.said: list[str] = []
-        self.cluster: Any = Cluster()
+        self.cluster = Cluster()
         self.active: dict[Any, None] = {}
         config = RunConfig(failure_config=FailureConfig(start_timeout_s=START_S))
         shared: Any = SimpleNamespace(
@@ -53,7 +53,8 @@ class Waiting:
             audience=SimpleNamespace(warn_once=self.said.append),
             setup=SimpleNamespace(run_config=config),
         )
-        self.rooms = Rooms(shared, self.cluster)
+        engine: Any = self.cluster
+        self.rooms: Any = Rooms(shared, engine)
 
     def trial(self, reservation: Reservation | None = None) -> Any:
         """One that is under way."""
@@ -65,7 +66,7 @@ class Waiting:
     def asks_again(self, trial: Any) -> bool:
         """Whether its next attempt may start."""
         run: Any = SimpleNamespace(phase=Phase.STARTING, stop=SimpleNamespace(pending=False))
-        return self.rooms.has_room_again(trial, run)
+        return bool(self.rooms.has_room_again(trial, run))
 
 
 class Trial:
