@@ -230,6 +230,10 @@ class BaseTrainer:
         trainer._continues_search = self._continues_search
         return trainer
 
+    def _room(self) -> tuple[Mapping[str, float], ...]:
+        """What it needs on a cluster, if its one worker starts other processes there: its own, then theirs."""
+        return ()
+
     @property
     def _saves_by_itself(self) -> bool:
         """Whether a checkpoint_frequency means something to it."""

@@ -53,9 +53,9 @@ class HeldRoom(base.Reservation):
 
     def covers(self, placement: Placement) -> bool:
         """Whether such a group needs no more than was reserved."""
-        bundles, world_size, strategy, _ = self.shape
+        bundles, world_size, *_ = self.shape
         wanted = bundles_of(placement)
-        if (placement.world_size, placement.strategy) != (world_size, strategy) or len(wanted) > len(bundles):
+        if placement.world_size != world_size or len(wanted) > len(bundles):
             return False
         pairs = zip(wanted, map(dict, bundles), strict=False)
         return all(need <= held.get(name, 0.0) + ROUNDING for want, held in pairs for name, need in want.items())

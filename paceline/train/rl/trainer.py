@@ -178,7 +178,6 @@ class RLTrainer(BaseTrainer):
             )
 
     def to_run_spec(self) -> RunSpec:
-        from paceline.train.rl.cluster import bundles
         from paceline.train.rl.config_envs import shipped_registrations
 
         checkpoints = self.run_config.checkpoint_config
@@ -197,8 +196,12 @@ class RLTrainer(BaseTrainer):
             numbers_by_iteration=True,
             arguments=self._stored_arguments(),
         )
-        use_gpu = self.scaling_config.use_gpu
-        return replace(spec, scaling=self._one_worker(), room=bundles(self._algorithm_config, use_gpu=use_gpu))
+        return replace(spec, scaling=self._one_worker(), room=self._room())
+
+    def _room(self) -> tuple[Mapping[str, float], ...]:
+        from paceline.train.rl.cluster import bundles
+
+        return bundles(self._algorithm_config, use_gpu=self.scaling_config.use_gpu)
 
     def _one_worker(self) -> ScalingConfig:
         """For the run: one worker, whose children are env runners and, if there are any, learners."""

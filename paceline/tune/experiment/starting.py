@@ -21,7 +21,7 @@ from paceline.air.errors import ConfigError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.air.secrets import masked
 from paceline.data.ingest.request import Ingest
-from paceline.engine.base import Engine
+from paceline.engine.base import Engine, Placement
 from paceline.run.data import RunData
 from paceline.run.decisions import CONTINUE, Decider
 from paceline.run.opening import Embedding
@@ -101,7 +101,7 @@ class Launcher:
         """What a trial with this configuration needs while it runs."""
         with self._audience.guarded():  # the resources may be a function of the user's
             factory = self._setup.kind.resources(config)
-            placement = self._setup.kind.placement(config, factory)
+            placement = self._setup.kind.placement(config, factory) if self.reserves_room else Placement("", ())
         bundles = factory.bundles if self._setup.kind.counts_own_bundle else factory.bundles[1:]
         amounts = PlacementGroupFactory(bundles).required_resources
         gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -94,11 +95,19 @@ class TrainerKind(TrainableKind):
     def placement(self, config: dict[str, Any], resources: PlacementGroupFactory) -> Placement:
         scaling = self._scaling(config)
         wishes = {"strategy": scaling.placement_strategy, "accelerator_type": scaling.accelerator_type}
-        if self.counts_own_bundle:  # one process, which starts the others where there is room
-            first, *others = resources.bundles
+        if room := self._room(config):
+            first, *others = room
             return Placement.sketch(1, first, beside=tuple(others), **wishes)
         each, own = scaling.on_nodes()
         return Placement.sketch(scaling.num_workers or 1, each, driver_resources=own, **wishes)
+
+    def _room(self, config: dict[str, Any]) -> tuple[Mapping[str, float], ...]:
+        """Of a trainer whose one worker starts other processes where there is room."""
+        room = self._trainer._room()
+        if room and config:
+            with contextlib.suppress(Exception):  # What is wrong with a configuration is told when its trial starts.
+                return self._trainer.with_overrides(self._for_trainer(config))._room()
+        return room
 
     def _scaling(self, config: dict[str, Any]) -> ScalingConfig:
         scaling = self._trainer.scaling_config

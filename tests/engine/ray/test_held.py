@@ -138,7 +138,6 @@ def test_room_is_compared_with_what_a_group_needs(rooms: HeldRooms) -> None:
     assert held.covers(wanted(1.0, workers=2))
     assert not held.covers(wanted(2.5, workers=2))
     assert not held.covers(wanted(1.0, workers=3))
-    assert not held.covers(wanted(1.0, workers=2, strategy="SPREAD"))
     assert not held.covers(wanted(1.0, workers=2, beside=({"GPU": 1},)))
     assert not held.covers(wanted(1.0, workers=2, beside=({"CPU": 1}, {"CPU": 1})))
 

@@ -72,6 +72,19 @@ def test_the_process_that_drives_workers_costs_nothing_but_one_that_trains_does(
     assert kind_of(alone).resources({"scaling_config": {"trainer_resources": {"CPU": 2}}}).bundles == [{"CPU": 2}]
 
 
+def test_room_is_reserved_for_what_a_run_of_the_trainer_asks_for(
+    trainer: DataParallelTrainer, rows: data.Dataset
+) -> None:
+    with_gpu = ScalingConfig(use_gpu=True)
+    alone = SklearnTrainer(
+        estimator=DecisionTreeClassifier(), label_column="y", datasets={"train": rows}, scaling_config=with_gpu
+    )
+    for kind, workers in ((kind_of(alone), 1), (kind_of(trainer), 2)):
+        placement = kind.placement({}, kind.resources({}))
+        each, own = kind.run_spec({}, QUIET).scaling.on_nodes()
+        assert (placement.world_size, placement.resources, placement.driver_resources) == (workers, each, own)
+
+
 def test_the_run_config_of_the_search_replaces_the_trainers(trainer: DataParallelTrainer) -> None:
     kind = kind_of(trainer)
     assert kind.run_config is trainer.run_config
