@@ -13,17 +13,14 @@ from paceline.air.resources import usable_cores
 from paceline.engine.base import Placement, WorkerGroup
 from paceline.engine.local.group import LocalGroup
 from paceline.engine.local.warden_client import WardenClient
+from paceline.engine.local.wardens import Wardens
 from paceline.engine.places import drivers_node, lay_out
 from paceline.engine.reactor import ReactorEngine
 
 IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
 """Variables that libraries read when they are imported: another value needs another warden."""
-MOST_IDLE_WARDENS = 4
-"""Each holds a framework in memory. The one that was not used for longest goes; one with workers never."""
 FDS_PER_WORKER = 4
 SPARE_FDS = 128
-
-WardenKey = tuple[tuple[str, ...], tuple[tuple[bytes, bytes], ...], str]
 
 
 class LocalEngine(ReactorEngine):
@@ -31,20 +28,19 @@ class LocalEngine(ReactorEngine):
 
     def __init__(self, num_cpus: float | None = None, num_gpus: float | None = None) -> None:
         super().__init__(num_cpus, num_gpus)
-        self._wardens: dict[WardenKey, WardenClient] = {}
-        """The one that was used last is the last."""
+        self._wardens = Wardens(self.reactor)
         self._numbers = itertools.count(1)
 
     @property
     def wardens(self) -> tuple[WardenClient, ...]:
         """The wardens that are running, the one that was used last at the end."""
         with self.reactor.lock:
-            return tuple(self._wardens.values())
+            return self._wardens.running()
 
     def warm(self, preload: Sequence[str]) -> None:
         if os.getpid() == self._pid:
             self._warden(tuple(preload))
-            self._end_idle_wardens()
+            self._end_surplus_wardens()
 
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
@@ -55,7 +51,7 @@ class LocalEngine(ReactorEngine):
             warden = self._warden(() if placement.fresh else placement.preload)
             group = LocalGroup(next(self._numbers), placement, places, warden, self.reactor)
         self.groups.add(group)
-        self._end_idle_wardens()
+        self._end_surplus_wardens()
         group.launch()
         return group
 
@@ -75,30 +71,18 @@ class LocalEngine(ReactorEngine):
         make_room_for_fds(placement.world_size * FDS_PER_WORKER)
 
     def _warden(self, preload: tuple[str, ...]) -> WardenClient:
-        key = (preload, import_time_variables(), sys.executable)
         with self.reactor.lock:
-            warden = self._wardens.pop(key, None)
-            if warden is not None:
-                warden.look()
-            if warden is not None and (warden.lost or warden.load_error is not None):
-                warden.close()
-                warden = None
-            if warden is None:
-                warden = WardenClient(preload, self.reactor)
-            self._wardens[key] = warden
-            return warden
+            return self._wardens.get(preload, (import_time_variables(), sys.executable))
 
-    def _end_idle_wardens(self) -> None:
+    def _end_surplus_wardens(self) -> None:
         with self.reactor.lock:
-            idle = [key for key, warden in self._wardens.items() if warden.idle]
-            surplus = [self._wardens.pop(key) for key in idle[:-MOST_IDLE_WARDENS]]
+            surplus = self._wardens.take_surplus()
         for warden in surplus:
             warden.close()
 
     def release(self) -> None:
-        for warden in self._wardens.values():
+        for warden in self._wardens.take_all():
             warden.close()
-        self._wardens.clear()
 
 
 def import_time_variables() -> tuple[tuple[bytes, bytes], ...]:

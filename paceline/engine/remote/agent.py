@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paceline.air.errors import EngineError
 from paceline.air.resources import usable_cores
@@ -22,13 +22,12 @@ from paceline.air.temporary import sweep
 from paceline.engine import protocol
 from paceline.engine.channel_group import STALL_S
 from paceline.engine.frames import ATTACHED, SHARED, FrameSocket
-from paceline.engine.local import messages as warden_messages
-from paceline.engine.local.engine import MOST_IDLE_WARDENS, make_room_for_fds
+from paceline.engine.local.engine import make_room_for_fds
 from paceline.engine.local.warden_client import WardenClient
+from paceline.engine.local.wardens import Wardens
 from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
-from paceline.engine.remote.idle_wardens import IdleWardens
 from paceline.engine.remote.line import AGENT, MOST_DIALLING, WORKER, Caller, dial
 from paceline.engine.remote.sharing import found_in
 from paceline.engine.remote.takeover import is_wanted, take_place
@@ -64,9 +63,7 @@ class Agent:
     def __init__(self, settings: messages.AgentSettings, lifeline_fd: int) -> None:
         self._settings = settings
         self._reactor = Reactor()
-        self._wardens: dict[tuple[str, ...], WardenClient] = {}
-        """The one that was used last is the last."""
-        self._idle_wardens = IdleWardens()
+        self._wardens = Wardens(self._reactor)
         self._groups: dict[int, GroupHere] = {}
         self._attachments = AttachmentsHere()
         self._folder: AgentFolder | None = None
@@ -100,8 +97,7 @@ class Agent:
                     now = time.monotonic()
                     for group in list(self._groups.values()):
                         group.look(now)
-                    for key in self._idle_wardens.overdue(self._wardens, now):
-                        self._in_thread(self._wardens.pop(key).close)
+                    self._dismiss(self._wardens.take_overdue())
                     if now - last_pulse >= self._pulse_s:
                         self._give_pulse()
                         last_pulse = now
@@ -117,10 +113,11 @@ class Agent:
             self._end()
 
     def _end(self) -> None:
-        for warden in self._wardens.values():
-            warden.tell(warden_messages.Quit())  # All at once.
-        for warden in self._wardens.values():
-            warden.close()
+        wardens = self._wardens.take_all()
+        for warden in wardens:
+            warden.dismiss()  # All at once.
+        for warden in wardens:
+            warden.wait_for_end()
         for group in self._groups.values():
             for worker in group.workers.values():
                 worker.close()
@@ -232,25 +229,15 @@ class Agent:
     # Workers
 
     def _warden(self, preload: tuple[str, ...]) -> WardenClient:
-        warden = self._wardens.pop(preload, None)
-        if warden is not None:
-            warden.look()
-        if warden is not None and (warden.lost or warden.load_error is not None):
-            self._dismiss(warden)
-            warden = None
-        if warden is None:
-            warden = WardenClient(preload, self._reactor)
-        self._wardens[preload] = warden
-        self._idle_wardens.used(preload)
-        idle = [key for key, other in self._wardens.items() if other.idle and other is not warden]
-        for key in idle[:-MOST_IDLE_WARDENS]:
-            self._dismiss(self._wardens.pop(key))
+        warden = self._wardens.get(preload)
+        self._dismiss(self._wardens.take_surplus())
         return warden
 
-    def _dismiss(self, warden: WardenClient) -> None:
+    def _dismiss(self, wardens: Sequence[WardenClient]) -> None:
         """With the lock held, which nobody else may have to wait for."""
-        warden.dismiss()
-        self._in_thread(warden.wait_for_end)
+        for warden in wardens:
+            warden.dismiss()
+            self._in_thread(warden.wait_for_end)
 
     def _spawn(self, spawn: messages.SpawnWorker) -> None:
         try:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.local import engine as engine_module
 from paceline.engine.local import warden_client
+from paceline.engine.local import wardens as wardens_module
 from paceline.engine.local.engine import LocalEngine
 from paceline.engine.reactor import Reactor
 from paceline.testing.engine_tools import collect, collect_to_end, placement_in, run_task
@@ -117,7 +117,7 @@ def test_a_warden_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest
 
 
 def test_only_so_many_wardens_without_workers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MOST_IDLE_WARDENS", 2)
+    monkeypatch.setattr(wardens_module, "MOST_IDLE_WARDENS", 2)
     engine = LocalEngine()
     modules = ["json", "csv", "shelve"]
     busy = engine.start_group(placement_in(tmp_path / "busy", 1, preload=("uuid",)))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from paceline.air.errors import EngineError, StartupTimeoutError
@@ -26,6 +27,12 @@ from tests.engine.remote.engine import AgentsEngine
 from tests.engine.remote.proxy import Network
 
 HEARTBEAT_S = 2.0
+IMPATIENT_AGENT = """
+from paceline.engine.local import wardens
+from paceline.engine.remote import agent
+wardens.WARM_S = wardens.SURPLUS_S = 0.2
+agent.main()
+"""
 
 
 def families(group: RemoteGroup) -> dict[int, list[Process]]:
@@ -315,3 +322,21 @@ def test_the_driver_can_have_many_workers(tmp_path: Path) -> None:
         "assert len(group.execute(int)) == 24; engine.close()\n"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=120)
+
+
+class ImpatientEngine(AgentsEngine):
+    agent_arguments = ("-c", IMPATIENT_AGENT)
+
+
+def test_an_agent_ends_a_warden_without_workers_and_starts_another(tmp_path: Path) -> None:
+    engine = ImpatientEngine(nodes=1)
+    try:
+        for number in range(2):
+            group = engine.start_group(placement_in(tmp_path / str(number), 1))
+            parent = psutil.Process(group.processes()[0]).parent()
+            assert parent is not None
+            assert parent.pid != engine.nodes[0].agent
+            group.shutdown()
+            wait_until_gone(process(parent.pid))
+    finally:
+        engine.close()
