@@ -12,13 +12,13 @@ import pytest
 
 import paceline
 from paceline import tune
-from paceline.air import Checkpoint, RunConfig, session
-from paceline.air.errors import ConfigError
+from paceline.air import Checkpoint, FailureConfig, RunConfig, session
+from paceline.air.errors import ConfigError, StartupTimeoutError
 from paceline.engine.base import Capabilities, Placement, Reservation, WorkerGroup
 from paceline.engine.local.engine import LocalEngine
 from paceline.tune import Tuner
 from paceline.tune.schedulers import Restart, TrialScheduler
-from tests.tune.searching import Overlap, column, config_of, search
+from tests.tune.searching import Overlap, column, config_of, search, tuner
 
 pytestmark = pytest.mark.usefixtures("two_cpus")
 
@@ -210,3 +210,38 @@ def test_room_is_reserved_for_what_the_scheduler_has_changed_a_trial_to() -> Non
         engine.close()
     assert column(grid[0], "step") == [1, 2]
     assert engine.reserved == engine.started == [{"CPU": 1.0}, {"CPU": 3.0}]
+
+
+class LosingEngine(ReservingEngine):
+    """It has lost the only node with a licence, and has never had one with 64 CPUs."""
+
+    def reserve(self, placement: Placement, on: Any = None) -> Reservation | None:  # type: ignore[override]
+        if placement.resources.get("CPU") == 64:
+            raise ConfigError("no node has CPU 64")
+        return None if "licence" in placement.resources else super().reserve(placement, on)
+
+    def what_is_gone(self, placement: Placement) -> str:
+        return "h2 (10.0.0.2)" if "licence" in placement.resources else ""
+
+
+def test_new_trials_that_no_node_can_take_fail_alone() -> None:
+    engine = LosingEngine()
+    wanted: dict[str, dict[str, float]] = {"a": {"CPU": 1}, "b": {"licence": 1}, "c": {"CPU": 64}, "d": {"CPU": 1}}
+
+    def train(config: dict[str, Any]) -> dict[str, Any]:
+        return {"who": config["who"]}
+
+    try:
+        grid = tuner(
+            tune.with_resources(train, lambda config: wanted[config["who"]]),
+            {"who": tune.grid_search(list(wanted))},
+            engine=engine,
+            failure_config=FailureConfig(start_timeout_s=0.5),
+        ).fit()
+    finally:
+        engine.close()
+    assert [result.metrics.get("who") for result in grid] == ["a", None, None, "d"]
+    lost, too_large = grid.errors
+    assert isinstance(lost, StartupTimeoutError)
+    assert "no machine that is left has room for licence 1: the cluster lost h2 (10.0.0.2)" in str(lost)
+    assert "no node has CPU 64" in str(too_large)

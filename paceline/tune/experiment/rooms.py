@@ -24,7 +24,7 @@ OWED_S = 30.0
 
 @dataclass
 class _Wait:
-    """Of a trial under way for room."""
+    """Of a trial, for room."""
 
     since: float = field(default_factory=lambda: time.monotonic())
     gone: str = ""
@@ -51,6 +51,8 @@ class Rooms:
         self._are_reserved = engine.capabilities.chooses_nodes
         self._without: dict[TrialRun, _Wait] = {}
         """Trials under way that lost their room: they come before others."""
+        self._before: dict[TrialRun, _Wait] = {}
+        """Trials that have not started, or are to continue, and find no room."""
         self._patience_s = shared.setup.run_config.failure_config.start_timeout_s
         self._none_since: float | None = None
         self._counted = time.monotonic()
@@ -80,25 +82,31 @@ class Rooms:
             self._reserve(trial_run)
         return trial_run.reservation is not None
 
-    def has_room_again(self, trial_run: TrialRun, run: Run) -> bool:
-        """The same for the next attempt of a trial under way."""
-        is_before_attempt = run.phase in (Phase.OPENED, Phase.STARTING) and not run.stop.pending
-        if is_before_attempt and not self.has_room(trial_run):
-            self._wait_on(trial_run)
-            return False
-        self._without.pop(trial_run, None)
-        return True
+    def may_start(self, trial_run: TrialRun) -> bool:
+        """Whether a trial that waits for its turn has room."""
+        return self._looked_up(trial_run, self._before)
 
-    def _wait_on(self, trial_run: TrialRun) -> None:
+    def has_room_again(self, trial_run: TrialRun, run: Run) -> bool:
+        """Whether the next attempt of a trial under way has room."""
+        if run.phase not in (Phase.OPENED, Phase.STARTING) or run.stop.pending:
+            self._without.pop(trial_run, None)
+            return True
+        return self._looked_up(trial_run, self._without)
+
+    def _looked_up(self, trial_run: TrialRun, waits: dict[TrialRun, _Wait]) -> bool:
         """Raises when lost machines, without which there is no room, have been gone for as long as a start may take."""
-        wait = self._without.setdefault(trial_run, _Wait())
-        wait.note(self._engine.what_is_gone(trial_run.request.placement))
+        if self.has_room(trial_run):
+            waits.pop(trial_run, None)
+            return True
+        wait = waits.setdefault(trial_run, _Wait())
+        wait.note(self._engine.what_is_gone(trial_run.wanted.placement))
         if wait.missed_s > self._patience_s:
-            del self._without[trial_run]
+            del waits[trial_run]
             raise StartupTimeoutError(
-                f"no machine that is left has room for {_in_words(trial_run.request)}: the cluster lost {wait.gone}, "
+                f"no machine that is left has room for {_in_words(trial_run.wanted)}: the cluster lost {wait.gone}, "
                 f"and start_timeout_s={self._patience_s:g} s have passed. Restore the search when it is back."
             )
+        return False
 
     def _reserve(self, trial_run: TrialRun) -> None:
         placement, run = trial_run.wanted.placement, trial_run.run

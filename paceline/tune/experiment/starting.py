@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import ScalingConfig
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, StartupTimeoutError
 from paceline.air.resources import PlacementGroupFactory
 from paceline.air.secrets import masked
 from paceline.data.ingest.request import Ingest
@@ -43,7 +43,6 @@ T = TypeVar("T")
 
 _THREADS = 16
 """Trials whose workers may be brought up or ended at the same time without anybody waiting for it."""
-
 _MOST_KEPT = 4
 """Kept preparations of datasets: each may hold rows in memory."""
 
@@ -246,8 +245,12 @@ class Starter:
         while not self._stopping.stopping and self._running_count() < self._most_at_once():
             trial_run = self._chosen()
             if trial_run is not None:
-                if not self._trials.ledger.fits(trial_run.wanted) or not self._rooms.has_room(trial_run):
-                    return
+                try:
+                    if not self._trials.ledger.fits(trial_run.wanted) or not self._rooms.may_start(trial_run):
+                        return
+                except (ConfigError, StartupTimeoutError) as error:  # There is no room for it, and will not be.
+                    self._endings.failed_in_driver(trial_run, error)
+                    continue
                 self._start(trial_run)
             elif not self._create_trial():
                 self._resolve_stall()

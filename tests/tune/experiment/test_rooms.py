@@ -121,6 +121,24 @@ def test_a_trial_that_needs_a_lost_node_holds_up_nobody_and_fails_in_the_end(wai
         waiting.asks_again(trial)
 
 
+def test_a_new_trial_that_needs_a_lost_node_fails_in_the_end(waiting: Waiting) -> None:
+    trial = waiting.trial()
+    waiting.cluster.gone = "h2 (10.0.0.2)"
+    assert not waiting.rooms.may_start(trial)
+    waiting.now += START_S + 1
+    with pytest.raises(StartupTimeoutError, match=r"CPU 1: the cluster lost h2"):
+        waiting.rooms.may_start(trial)
+
+
+def test_a_new_trial_waits_for_other_programs_as_long_as_it_takes(waiting: Waiting) -> None:
+    trial = waiting.trial()
+    assert not waiting.rooms.may_start(trial)
+    waiting.now += 100 * START_S
+    assert not waiting.rooms.may_start(trial)
+    waiting.cluster.has_room = True
+    assert waiting.rooms.may_start(trial)
+
+
 def test_a_node_that_comes_back_is_not_counted_as_gone(waiting: Waiting) -> None:
     trial = waiting.trial(LostRoom())
     for gone in ("h2", "", "h2"):
