@@ -205,11 +205,17 @@ class RLTrainer(BaseTrainer):
 
     def _one_worker(self) -> ScalingConfig:
         """For the run: one worker, whose children are env runners and, if there are any, learners."""
-        config, use_gpu = self._algorithm_config, self.scaling_config.use_gpu
+        config, asked = self._algorithm_config, self.scaling_config
         runners = config.num_env_runners + (config.evaluation_num_env_runners if config.evaluation_interval else 0)
         cpus = config.num_cpus_for_main_process + runners * config.num_cpus_per_env_runner + config.num_learners
-        gpus = {"GPU": 1.0} if use_gpu else {}
-        return ScalingConfig(num_workers=1, resources_per_worker={"CPU": float(cpus), **gpus}, use_gpu=use_gpu)
+        gpus = {"GPU": 1.0} if asked.use_gpu else {}
+        return ScalingConfig(
+            num_workers=1,
+            resources_per_worker={"CPU": float(cpus), **gpus},
+            use_gpu=asked.use_gpu,
+            placement_strategy=asked.placement_strategy,
+            accelerator_type=asked.accelerator_type,
+        )
 
     def _plain_config(self) -> dict[str, Any] | None:
         """The configuration if it is plain data, which can be stored."""
@@ -225,6 +231,7 @@ class RLTrainer(BaseTrainer):
             "has_config": self.config is not None,
             "num_workers": scaling.num_workers,
             "resources_per_worker": scaling.resources_per_worker,
+            "trainer_resources": scaling.trainer_resources,
         }
 
     # -- continuing an earlier run ----------------------------------------------------------
@@ -246,9 +253,10 @@ class RLTrainer(BaseTrainer):
                     )
                 again[name] = stored[name]
         scaling = {  # the run itself had one worker
+            **settings["scaling_config"],
             "num_workers": stored["num_workers"],
-            "use_gpu": settings["scaling_config"]["use_gpu"],
             "resources_per_worker": stored["resources_per_worker"],
+            "trainer_resources": stored.get("trainer_resources"),  # earlier versions did not keep it
         }
         return super()._restored_arguments({**settings, "scaling_config": scaling}, again)
 
