@@ -66,6 +66,28 @@ def test_the_clocks_of_the_hosts_are_wrong(hosts: Hosts) -> None:
     assert len({hosts[name].wall_shift for name in hosts.names}) == len(hosts.names)
 
 
+WAIT = """
+import ctypes, errno, time
+libc = ctypes.CDLL(None, use_errno=True)
+condition, mutex = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)  # zeros: their initial values
+libc.pthread_mutex_lock(mutex)
+deadline, started = time.time() + 0.5, time.monotonic()
+until = (ctypes.c_long * 2)(int(deadline), int(deadline % 1 * 1e9))
+assert libc.pthread_cond_timedwait(condition, mutex, until) == errno.ETIMEDOUT
+FUTEX, WAIT_BITSET_BY_WALL_CLOCK = 202, 9 | 128 | 256
+until[0] += 1
+assert libc.syscall(FUTEX, ctypes.byref(ctypes.c_int(0)), WAIT_BITSET_BY_WALL_CLOCK, 0, until, None, -1) == -1
+assert ctypes.get_errno() == errno.ETIMEDOUT
+print(time.monotonic() - started)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="knows the number of a system call there only")
+def test_programs_that_wait_by_the_wall_clock_do_not_notice_that_it_is_wrong(hosts: Hosts) -> None:
+    for name in hosts.names:
+        assert 1.3 < float(hosts.run(name, [sys.executable, "-c", WAIT])) < 20
+
+
 def test_hosts_reach_this_process_and_come_back_after_a_cut(own_hosts: Callable[[int], Hosts]) -> None:
     hosts = own_hosts(2)
     with hosts.listen() as listener:
