@@ -16,6 +16,7 @@ from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
 from paceline.air.metrics import number_in, reported
 from paceline.air.result import Result, Status
+from paceline.engine.failures import ENGINE_LOST
 from paceline.run import root_cause
 from paceline.run.attempt import pickled_task
 from paceline.run.decisions import Change
@@ -55,6 +56,8 @@ def decide_retry(config: FailureConfig, failures: Sequence[AttemptFailure], with
     program's own. What keeps failing at the same place is tried ever more slowly.
     """
     cause = failures[-1].root_cause
+    if cause.exception_type == ENGINE_LOST:
+        return GiveUp("there is nothing left to start workers on")
     if cause.kind in _NEVER_RETRIED:
         return GiveUp(f"a {cause.kind} failure is not retried")
     if config.max_failures >= 0 and len(failures) > config.max_failures:
@@ -111,9 +114,12 @@ class ReachedSoFar:
         """Write a failed attempt down, and decide whether there is another one."""
         keeper, backend = self._parts.keeper, self.spec.backend_config.backend_cls
         self._failures.append(root_cause.attempt_failure(keeper.attempt, failures, backend))
+        cause = self._failures[-1].root_cause
         made_progress = keeper.newest is not self._newest_before
         self._without_progress = 1 if made_progress else self._without_progress + 1
         self._parts.write_down(_failure_record(self._failures[-1]))
+        if cause.kind == "startup" and cause.exception_type == ENGINE_LOST:
+            self.attempts -= 1  # It found the engine gone: nothing was attempted.
         return decide_retry(self.spec.run_config.failure_config, self._failures, self._without_progress)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,15 +13,21 @@ from tests.cluster.ray_hosts import RayHosts
 from tests.hosts.conftest import make_hosts
 
 
-def make_ray_hosts(count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: int = 0) -> RayHosts:
+def make_ray_hosts(
+    count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: int = 0, driver_at_head: bool = False
+) -> RayHosts:
     """`count` hosts with so many CPUs each, then hosts that only drivers use, which have none.
 
-    `shared` directories are the same on all hosts; everything else that a run writes is not.
+    With `driver_at_head` the first host is one of these as well. `shared` directories are the same on all hosts;
+    everything else that a run writes is not.
     """
     if find_spec("ray") is None:
         pytest.skip("needs Ray")
     hosts = make_hosts(count + driver_hosts, *shared, names=True)
-    ray_hosts = RayHosts(hosts, {name: cpus if number < count else 0 for number, name in enumerate(hosts.names)})
+    first = 1 if driver_at_head else 0
+    ray_hosts = RayHosts(
+        hosts, {name: cpus if first <= number < count else 0 for number, name in enumerate(hosts.names)}
+    )
     try:
         ray_hosts.start()
     except BaseException:
@@ -49,8 +56,8 @@ def own_ray_hosts() -> Iterator[Callable[..., RayHosts]]:
     """For tests that break a cluster, or share directories between its hosts. Takes what `make_ray_hosts` takes."""
     made: list[RayHosts] = []
 
-    def make(count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: int = 0) -> RayHosts:
-        made.append(make_ray_hosts(count, *shared, cpus=cpus, driver_hosts=driver_hosts))
+    def make(count: int = 3, *shared: Path, **settings: Any) -> RayHosts:
+        made.append(make_ray_hosts(count, *shared, **settings))
         return made[-1]
 
     yield make

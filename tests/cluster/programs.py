@@ -16,6 +16,7 @@ from paceline.air.errors import PacelineError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 from paceline.tune.callback import Callback
+from tests.cluster import slow_start
 from tests.cluster.driver import tell
 from tests.cluster.ray_hosts import RESULTS
 from tools.hosts import NETWORK
@@ -104,11 +105,13 @@ def fit(
     heartbeat_timeout_s: float = 5.0,
     start_timeout_s: float = 60.0,
     storage: str | None = None,
+    backend: str = "",
     **config: Any,
 ) -> dict[str, Any]:
     """A whole run; one worker per host unless `cpus` says otherwise."""
     trainer = DataParallelTrainer(
         count,
+        backend_config=slow_start.CONFIGS[backend](),
         train_loop_config={"holds": True, **config},
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=RunConfig(

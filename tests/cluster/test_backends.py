@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
+from paceline.engine.base import Placement, WorkerGroup
+from paceline.engine.choose import choose_engine
 from paceline.testing.backend_lesson import Lesson
+from paceline.tune import Callback
+from tests.cluster.driver import tell
 from tests.cluster.ray_hosts import RayHosts
+from tests.hosts import test_cuts as cuts
+from tests.train.trees.libraries import LIGHTGBM, XGBOOST
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 FRAMEWORKS = [
@@ -94,3 +100,49 @@ def boost(library_name: str) -> list[str]:
 def test_boosted_trees_on_three_hosts_are_those_of_one_machine(library: str, ray_hosts: RayHosts) -> None:
     on_hosts, on_one = ray_hosts.run_driver("h1", boost, library_name=library, timeout=FIT_S)
     assert on_hosts == on_one
+
+
+class TellRow(Callback):
+    """Lets the test know that all workers are connected."""
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        tell("row")
+
+
+def train_for_ever(trainer: str) -> str:
+    """The error that ends it. The test learns where the ranks are."""
+    engine = choose_engine()
+    start_group = engine.start_group
+
+    def told_of(placement: Placement) -> WorkerGroup:
+        group = start_group(placement)
+        tell("places", hosts=[place.node.hostname for place in group.places])
+        return group
+
+    engine.start_group = told_of  # type: ignore[method-assign]
+    failures = FailureConfig(heartbeat_timeout_s=cuts.HEARTBEAT_S, start_timeout_s=FIT_S)
+    run_config = RunConfig(verbose=0, callbacks=[TellRow()], failure_config=failures)
+    return str(CUT_TRAINERS[trainer](run_config).fit(raise_on_error=False).error)
+
+
+CUT_TRAINERS = {
+    "torch": cuts.torch_trainer,
+    "xgboost": cuts.tree_trainer(XGBOOST),
+    "lightgbm": cuts.tree_trainer(LIGHTGBM),
+}
+
+
+@pytest.mark.parametrize(("trainer", "rank"), [("torch", 0), ("torch", 1), ("xgboost", 1), ("lightgbm", 0)])
+def test_the_host_that_was_cut_off_is_the_cause(
+    trainer: str, rank: int, own_ray_hosts: Callable[..., RayHosts]
+) -> None:
+    """Whatever the framework of the other rank says of it, and if it hosts the rank where the others meet."""
+    ray_hosts = own_ray_hosts(3, cpus=1, driver_at_head=True)
+    driver = ray_hosts.start_driver("h1", train_for_ever, trainer=trainer)
+    victim = driver.wait_for("places", FIT_S)["hosts"][rank]
+    driver.wait_for("row", FIT_S)
+    ray_hosts.cut(victim)
+    first_line = driver.result(cuts.ENOUGH_S).splitlines()[0]
+    assert f"rank {rank}: " in first_line
+    assert victim in first_line
+    assert "no sign of life" in first_line

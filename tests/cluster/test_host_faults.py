@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from paceline.testing.processes import wait_for
 from tests.cluster import programs
 from tests.cluster.driver import RESULT
 from tests.cluster.programs import AT_WORK, HOLD, STEPS
 from tests.cluster.ray_hosts import DriverProcess, RayHosts
+from tests.cluster.slow_start import HELD, HOLDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 HEARTBEAT_S = 5.0
@@ -95,6 +97,21 @@ def test_a_host_that_was_killed_and_came_back_is_used_again(own_ray_hosts: Calla
     ray_hosts.wait_until_clean()
 
 
+@pytest.mark.parametrize("backend", ["slow import", "slow connection"])
+def test_a_host_that_is_lost_while_workers_come_up_costs_an_attempt(
+    own_ray_hosts: Callable[..., RayHosts], backend: str
+) -> None:
+    ray_hosts = own_ray_hosts()
+    ray_hosts.path("h3", HOLDS).touch()
+    driver = ray_hosts.start_driver("h1", programs.fit, workers=3, backend=backend, holds=False, start_timeout_s=120.0)
+    held = ray_hosts.path("h3", HELD)
+    wait_for(held.exists, "workers that come up", 60.0)
+    ray_hosts.kill("h3")
+    ray_hosts.revive("h3")
+    check_end(driver.result(), begun=0)
+    ray_hosts.wait_until_clean()
+
+
 @pytest.mark.parametrize("long", [False, True], ids=["shorter than Ray notices", "longer"])
 def test_a_host_that_is_cut_off_ends_what_it_runs_and_can_be_used_again(
     own_ray_hosts: Callable[..., RayHosts], long: bool
@@ -162,10 +179,11 @@ def test_without_the_head_the_driver_says_so_and_a_fresh_cluster_continues(
     assert "its head has not answered" in outcome["error"]
     assert ray_hosts.address in outcome["error"]
     assert outcome["checkpoint"] == HOLD
+    assert outcome["attempts"] == 1, "the attempt that found no cluster started no workers"
     driver.wait()
     ray_hosts.restart()
     continued = ray_hosts.run_driver("h4", programs.restore, path=outcome["path"])
-    check_end(continued)  # The attempt that found no cluster started no workers.
+    check_end(continued)
     ray_hosts.wait_until_clean()
 
 

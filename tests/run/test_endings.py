@@ -8,6 +8,7 @@ import pytest
 
 from paceline.air import FailureConfig
 from paceline.air.errors import AttemptFailure, FailureKind, WorkerFailure
+from paceline.engine.failures import ENGINE_LOST
 from paceline.run.endings import GiveUp, Retry, decide_retry
 
 
@@ -35,6 +36,11 @@ def test_what_fails_the_next_time_too_is_not_retried(kind: FailureKind) -> None:
     assert isinstance(decision, GiveUp) is (kind in ("startup", "storage"))
     if isinstance(decision, GiveUp):
         assert kind in decision.reason
+
+
+def test_without_an_engine_there_is_no_retry() -> None:
+    lost = AttemptFailure(0, WorkerFailure(0, "engine", "the cluster is gone", exception_type=ENGINE_LOST))
+    assert isinstance(decide_retry(FailureConfig(max_failures=-1), [lost], without_progress=1), GiveUp)
 
 
 def test_the_first_retry_is_immediate_and_later_ones_wait_while_there_is_no_progress() -> None:
