@@ -58,6 +58,6 @@ def test_example(name: str, ray_cluster: Any, tmp_path: Path) -> None:
     )
     said = f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
     assert done.returncode == 0, said
-    assert name in SILENT or "PACELINE_ENGINE says so" in done.stdout + done.stderr, said
+    assert name in SILENT or "(chosen by PACELINE_ENGINE)" in done.stdout + done.stderr, said
     for text in EXPECTED[name]:
         assert text in done.stdout, said

@@ -96,7 +96,8 @@ def test_an_agent_that_fails_says_why(engine: AgentsEngine, start_group: StartGr
     frames = engine.nodes[1].agent_line._frames
     assert frames is not None
     frames.post(messages.CONTROL, b"\xc1")  # What no driver sends.
-    failures = [event.failure for event in collect_to_end(group) if isinstance(event, WorkerDied)]
+    events = collect(group, lambda events: any(isinstance(event, WorkerDied) for event in events))
+    failures = [event.failure for event in events if isinstance(event, WorkerDied)]
     assert [(failure.rank, failure.kind) for failure in failures] == [(1, "engine")]
     assert failures[0].message.startswith("the agent of n2 (127.0.0.1) ended with an error: ")
     assert "DecodeError" in failures[0].message

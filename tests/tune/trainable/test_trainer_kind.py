@@ -75,9 +75,9 @@ def test_the_process_that_drives_workers_costs_nothing_but_one_that_trains_does(
 def test_room_is_reserved_for_what_a_run_of_the_trainer_asks_for(
     trainer: DataParallelTrainer, rows: data.Dataset
 ) -> None:
-    with_gpu = ScalingConfig(use_gpu=True)
+    more = ScalingConfig(trainer_resources={"CPU": 2, "GPU": 1})
     alone = SklearnTrainer(
-        estimator=DecisionTreeClassifier(), label_column="y", datasets={"train": rows}, scaling_config=with_gpu
+        estimator=DecisionTreeClassifier(), label_column="y", datasets={"train": rows}, scaling_config=more
     )
     for kind, workers in ((kind_of(alone), 1), (kind_of(trainer), 2)):
         placement = kind.placement({}, kind.resources({}))
