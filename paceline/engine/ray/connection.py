@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import socket
@@ -96,6 +97,7 @@ class Connection:
             connected.set_exception(error)
             return
         connected.set_result(None)
+        _import_what_the_end_needs()
         last_probe = self._reached_at = time.monotonic()
         while not self._closing.wait(TEND_S):
             if time.monotonic() - last_probe >= PROBE_S and not self.lost:
@@ -203,6 +205,13 @@ class Connection:
                 _disconnect()
         self._closing.set()
         self._thread.join(2 * REACH_S)
+
+
+def _import_what_the_end_needs() -> None:
+    """ray.shutdown() imports this, also when Python ends because of Ctrl-C. Code that is compiled then, as for the
+    dataclasses in there, makes Python forget why it ends: it would exit with 1 instead of dying of SIGINT."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("ray.dag.compiled_dag_node")
 
 
 def _disconnect() -> None:
