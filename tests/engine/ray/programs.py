@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -70,6 +72,43 @@ def by_variable() -> None:
 def own_ray() -> None:
     result = fit(report_pid, engine="ray")
     say(world_size=result.metrics["world_size"])
+
+
+def on_encrypted_cluster() -> None:
+    """A cluster of its own, since Ray reads its variables once in each process."""
+    from ray.cluster_utils import Cluster
+
+    from paceline.engine.choose import choose_engine
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=2)
+        paceline.init(address=cluster.address)
+        scaling = ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD")
+        result = DataParallelTrainer(report_pid, scaling_config=scaling).fit()
+        address = choose_engine()._listener.address  # type: ignore[attr-defined]
+        own = (os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
+        members, strangers = met_by(address, own), met_by(address, None)
+        say(world_size=result.metrics["world_size"], members=members, strangers=strangers)
+    finally:
+        paceline.shutdown()
+        cluster.shutdown()
+
+
+def met_by(address: tuple[str, int], certificate: tuple[str, str] | None) -> str:
+    """What becomes of somebody with this certificate who calls there, and says nothing for a moment."""
+    context = ssl.create_default_context(cafile=os.environ["RAY_TLS_CA_CERT"])
+    context.check_hostname = False
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    with socket.create_connection(address, timeout=30) as sock, context.wrap_socket(sock) as encrypted:
+        encrypted.settimeout(3)
+        try:
+            return "answered" if encrypted.recv(1) else "hung up on"
+        except TimeoutError:
+            return "listened to"
+        except ssl.SSLError as error:
+            return str(error.reason)
 
 
 def inside_task_and_actor(address: str) -> None:

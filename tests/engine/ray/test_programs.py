@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,14 @@ import psutil
 import pytest
 
 from paceline.air.errors import ConfigError, EngineError
+from tests.engine.remote.certificates import make_certificates
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 PATIENCE_S = 150.0
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
+"""Not imported here: that changes the environment."""
 
 
 @contextmanager
@@ -71,8 +76,8 @@ def test_the_first_line_names_the_cluster_and_who_chose_it(ray_cluster: Any) -> 
     assert lines[0] == f"paceline runs on the Ray cluster at {ray_cluster.address} (chosen by RAY_ADDRESS)"
 
 
+@needs_ray
 def test_without_an_address_a_ray_of_its_own_is_started_and_ended(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
     output = output_of("own_ray")
     assert said(output) == {"world_size": 2}
     assert "paceline runs on a Ray cluster of its own on this machine (chosen by RunConfig(engine=...))" in output
@@ -93,6 +98,15 @@ def test_a_runtime_env_reaches_workers(ray_cluster: Any, tmp_path: Path) -> None
         "file": "a file",
     }
     assert said(output)["ranks"] == {str(rank): {**expected, "cwd": f"rank_{rank}"} for rank in range(2)}
+
+
+@needs_ray
+def test_where_ray_has_certificates_our_connections_are_encrypted(tmp_path: Path) -> None:
+    addresses = [it.address for its in psutil.net_if_addrs().values() for it in its if it.family == socket.AF_INET]
+    variables = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+    paths = dict(zip(variables, make_certificates(tmp_path / "tls", addresses), strict=True))
+    told = said(output_of("on_encrypted_cluster", RAY_USE_TLS="1", **paths))
+    assert told == {"world_size": 2, "members": "listened to", "strangers": "TLSV13_ALERT_CERTIFICATE_REQUIRED"}
 
 
 def test_a_driver_may_be_a_task_or_an_actor(ray_cluster: Any) -> None:
@@ -135,7 +149,7 @@ def test_a_run_that_waits_for_room_says_so_and_can_be_interrupted(ray_cluster: A
         interrupted_at = time.monotonic()
         rest, _ = running.communicate(timeout=PATIENCE_S)
         assert time.monotonic() - interrupted_at < 20, "the start_timeout_s is 60"
-        assert running.returncode != 0, "which one it is, ray.init() decides by a hook of its own"
+        assert running.returncode == -signal.SIGINT, "as without Ray: a shell sees that it was interrupted"
         assert "KeyboardInterrupt: training was interrupted" in rest
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import select
 import signal
@@ -23,42 +22,13 @@ from paceline.engine.remote.line import WORKER, Caller, Listener, dial
 from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.serialization import pickled
 from paceline.testing.engine_tools import collect_to_end, placement_in
+from tests.engine.remote.certificates import make_certificates
 from tests.engine.remote.engine import AgentsEngine
 from tests.engine.remote.proxy import Network
 from tests.engine.remote.test_strangers import connect, in_thread, is_hung_up_on, still_works
 
-x509 = pytest.importorskip("cryptography.x509")
+pytest.importorskip("cryptography.x509")
 VARIABLES = ("PACELINE_TEST_CERT", "PACELINE_TEST_KEY", "PACELINE_TEST_CA")
-
-
-def make_certificates(folder: Path) -> tuple[str, str, str]:
-    """The paths of a certificate, its key, and the authority that has signed it."""
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    folder.mkdir()
-    now = datetime.datetime.now(datetime.UTC)
-    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("ca", "node")}
-    for name, key in keys.items():
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")])
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
-            .sign(keys["ca"], hashes.SHA256())
-        )
-        (folder / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        pem = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        (folder / f"{name}.key").write_bytes(pem)
-    return str(folder / "node.crt"), str(folder / "node.key"), str(folder / "ca.crt")
 
 
 @pytest.fixture(scope="module")
