@@ -147,7 +147,9 @@ def test_settings_of_a_cluster_are_for_the_one_that_the_environment_names(
     assert engine.settings == {"runtime_env": {"env_vars": {"A": "1"}}}
 
 
-def test_who_chooses_the_cluster_is_said(with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_line_names_what_chose_the_cluster(
+    with_ray: types.SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def first_line(requested: str | None = None) -> str:
         return choose.announcement(choose.choose_engine(requested), requested)
 
@@ -187,7 +189,7 @@ def test_an_attempt_that_failed_does_not_hide_the_programs_own_ray(
     assert choose.choose_engine().name == "ray"
 
 
-def test_who_declared_an_engine_that_is_missing_reads_what_to_remove() -> None:
+def test_the_error_about_a_missing_engine_names_the_line_to_remove() -> None:
     with pytest.raises(ConfigError, match=r"remove the engine and the address from paceline\.init\(\)"):
         choose._check("ray", "paceline.init()")
 

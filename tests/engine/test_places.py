@@ -88,7 +88,9 @@ def test_cores_of_a_node_are_shared_by_its_workers() -> None:
         ({"threads": FAIR_SHARE, "resources": {"CPU": 0.5}}, {}, 8),
     ],
 )
-def test_who_decides_about_threads(settings: dict[str, Any], environment: dict[str, str], threads: int | None) -> None:
+def test_what_decides_the_number_of_threads(
+    settings: dict[str, Any], environment: dict[str, str], threads: int | None
+) -> None:
     (place,) = lay_out(placement(1, **settings), [A], environment)
     assert place.threads == threads
 

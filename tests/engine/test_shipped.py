@@ -57,7 +57,7 @@ def test_arrays_arrive_in_shape_order_and_type() -> None:
     assert not received["read only"].flags.writeable
 
 
-def test_who_writes_has_a_copy_of_its_own() -> None:
+def test_a_writer_gets_its_own_copy() -> None:
     shipped = Shipped(np.zeros(100_000), "array")
     first, second = loads(*pickled(shipped, "the task")), loads(*pickled(shipped, "the task"))
     first[:] = 1

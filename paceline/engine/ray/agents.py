@@ -230,8 +230,8 @@ class Agents:
                 raise UnusableNodeError(agent.node, agent.line.lost)
         if coming := [agent.node.label for agent in agents if agent.is_coming]:
             raise StartupTimeoutError(
-                f"no agent came up in time on {', '.join(coming)}. Look whether paceline is installed there, and "
-                f"whether these nodes reach the driver at {self._settings.address[0]}:{self._settings.address[1]}."
+                f"no agent came up in time on {', '.join(coming)}. Check that paceline is installed there, and "
+                f"that these nodes can reach the driver at {self._settings.address[0]}:{self._settings.address[1]}."
             )
 
     def _serve(self, is_decided: Callable[[], bool], deadline: float) -> None:

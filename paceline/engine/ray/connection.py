@@ -269,8 +269,8 @@ def _no_connection(address: str, why: str) -> str:
     where = "on this machine" if address == AUTO else f"at {address}"
     return (
         f"no connection to a Ray cluster {where}: {why}\n"
-        "Look whether the head runs (ray status), whether this machine is one of its nodes (ray start --address=...), "
-        f"and whether the address is right (init(address=...), {RAY_ADDRESS_VARIABLE}). RunConfig(engine='local') "
+        "Check that the head is running (ray status), that this machine is one of its nodes (ray start --address=...), "
+        f"and that the address is right (init(address=...), {RAY_ADDRESS_VARIABLE}). RunConfig(engine='local') "
         "trains on this machine alone."
     )
 

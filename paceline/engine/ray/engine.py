@@ -155,7 +155,7 @@ class RayEngine(ReactorEngine):
                 return self._start_on(held.room, placement, deadline, gives_back=False)
             except UnusableNodeError as error:
                 problem = str(error)
-        held.release()  # Else the group could wait for what it holds itself.
+        held.release()  # Otherwise the group could wait for its own room.
         other = self.reserve(placement)
         if other is not None:
             try:

@@ -73,7 +73,7 @@ class HorovodConfig(BackendConfig):
                 return name
         raise ConfigError(
             f"HorovodConfig(nics={names!r}): {place.node.hostname} has none of them, but {', '.join(there)}. "
-            "Leave nics away to let the addresses decide."
+            "Leave nics out to let the addresses decide."
         )
 
     @property

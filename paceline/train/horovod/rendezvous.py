@@ -62,7 +62,7 @@ class _RendezvousServer(RendezvousHTTPServer):  # type: ignore[misc]  # the same
         return not is_here or is_of_this_user(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A worker that is killed breaks off its request: that is told as the failure of the worker."""
+        """A worker that is killed breaks off its request: it is reported as the worker's failure."""
 
 
 class Rendezvous:

@@ -104,7 +104,7 @@ class Rooms:
             del waits[trial_run]
             raise StartupTimeoutError(
                 f"no machine that is left has room for {_in_words(trial_run.wanted)}: the cluster lost {wait.gone}, "
-                f"and start_timeout_s={self._patience_s:g} s have passed. Restore the search when it is back."
+                f"and start_timeout_s={self._patience_s:g} s have passed. Restore the search once it is back."
             )
         return False
 
@@ -131,9 +131,9 @@ class Rooms:
         elif now - self._none_since > ANNOUNCED_AFTER_S:
             there_is = ", ".join(f"{name} {amount:g}" for name, amount in self._trials.ledger.total.items() if amount)
             gone = self._engine.what_is_gone(trial_run.wanted.placement)
-            why = f"and has lost {gone}" if gone else "and other programs use it"
+            why = f"and has lost {gone}" if gone else "which other programs are using"
             self._audience.warn_once(
-                f"The search waits: there is no room for a trial, which needs {_in_words(trial_run.wanted)}. The "
+                f"Waiting for room: no node can take a trial that needs {_in_words(trial_run.wanted)} now. The "
                 f"cluster has {there_is}, {why}. The search continues as soon as there is room; Ctrl-C ends it."
             )
 

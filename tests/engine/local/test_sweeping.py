@@ -247,7 +247,7 @@ def test_a_driver_of_another_pid_namespace_is_left_to_those_in_it(runtime_dir: P
     assert file.exists()
 
 
-def test_who_sweeps_spares_itself_and_those_above_it() -> None:
+def test_a_sweep_spares_its_own_process_and_its_parents() -> None:
     identity = dead_driver()
     code = "from paceline.engine.local import drivers\nprint(drivers.sweep())"
     command = [

@@ -79,8 +79,8 @@ def ended_with(connection: Connection, after_s: float, ends: list[tuple[type, fl
         ends.append((type(error), (time.monotonic() - began) * FASTER))
 
 
-def test_who_asks_a_head_without_power_learns_that_it_is_gone(connection: OpenConnection, head: Head) -> None:
-    """Whenever he asks: an answer that does not come in time is no mere error then."""
+def test_questions_to_a_dead_head_raise_engine_lost(connection: OpenConnection, head: Head) -> None:
+    """Whenever they are asked: a missing answer must not become a plain EngineError."""
     head.has_power = False
     began = time.monotonic()
     ends: list[tuple[type, float]] = []

@@ -147,7 +147,9 @@ def test_a_node_that_comes_back_is_not_counted_as_gone(waiting: Waiting) -> None
         waiting.now += START_S - 1
 
 
-@pytest.mark.parametrize(("gone", "why"), [("", "other programs use it"), ("h2 (10.0.0.2)", "has lost h2 (10.0.0.2)")])
+@pytest.mark.parametrize(
+    ("gone", "why"), [("", "which other programs are using"), ("h2 (10.0.0.2)", "has lost h2 (10.0.0.2)")]
+)
 def test_the_user_learns_why_the_search_waits(waiting: Waiting, gone: str, why: str) -> None:
     trial = waiting.trial()
     waiting.cluster.gone = gone
@@ -155,5 +157,5 @@ def test_the_user_learns_why_the_search_waits(waiting: Waiting, gone: str, why: 
     waiting.now += ANNOUNCED_AFTER_S + 1
     assert not waiting.rooms.has_room(trial)
     [text] = waiting.said
-    assert "needs CPU 1. The cluster has CPU 4" in text
+    assert "needs CPU 1 now. The cluster has CPU 4" in text
     assert why in text
