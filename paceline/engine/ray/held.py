@@ -108,7 +108,8 @@ class HeldRooms:
 
     def is_lost(self, held: HeldRoom) -> bool:
         nodes, lost_at = self._agents.nodes(), self._agents.lost_at()
-        return any(node_id not in nodes or lost_at.get(node_id, 0.0) > held.made_at for node_id in held.room.node_ids)
+        used = {*held.room.node_ids, *held.room.beside_ids}
+        return any(node_id not in nodes or lost_at.get(node_id, 0.0) > held.made_at for node_id in used)
 
     def what_is_gone(self, placement: Placement) -> str:
         """See `Engine.what_is_gone`."""

@@ -38,11 +38,15 @@ class Reservation:
         self._group = group
         self._placement = placement
         self.node_ids: list[str] = []
-        """Where each bundle is; known once it is placed."""
+        """Where each worker is to be; known once it is placed."""
+        self.beside_ids: list[str] = []
+        """Where the room beside the workers is."""
 
     def is_placed(self, wait_s: float) -> bool:
-        self.node_ids = self._connection.ask(_places, self._group, wait_s, self._placement.world_size)
-        return bool(self.node_ids)
+        places = self._connection.ask(_places, self._group, wait_s)
+        count = self._placement.world_size
+        self.node_ids, self.beside_ids = places[:count], places[count:]
+        return bool(places)
 
     def gpu_ids(self, nodes: Mapping[str, ClusterNode], deadline: float) -> list[tuple[str, ...]]:
         """Those that Ray gave to each bundle: a short task in each of them knows. `nodes` are theirs, by id.
@@ -131,11 +135,12 @@ def created(
     return Reservation(connection, group, placement)
 
 
-def _places(group: PlacementGroup, wait_s: float, count: int) -> list[str]:
+def _places(group: PlacementGroup, wait_s: float) -> list[str]:
+    """The node of each bundle; empty as long as it has none."""
     if not group.wait(wait_s):
         return []
     by_bundle: Mapping[int, str] = placement_group_table(group)["bundles_to_node_id"]
-    return [by_bundle[number] for number in range(count)]
+    return [by_bundle[number] for number in sorted(by_bundle)]
 
 
 def _waiting_text(connection: Connection, agents: Agents, placement: Placement, waited_s: float) -> str:

@@ -25,6 +25,7 @@ class Room:
 
     def __init__(self) -> None:
         self.node_ids = ["n1"]
+        self.beside_ids: list[str] = []
         self.times_given_back = 0
 
     def is_placed(self, wait_s: float) -> bool:
@@ -130,6 +131,18 @@ def test_the_next_trial_does_not_get_room_on_a_node_that_is_gone(rooms: HeldRoom
     nodes.lose("n1")
     assert rooms._unused_of(held.shape) is None
     assert given_back(held) == 1
+
+
+def test_room_is_lost_with_a_node_that_has_what_is_beside_the_workers(rooms: HeldRooms, nodes: Nodes) -> None:
+    """What workers start there would wait until Ray finds another place for it."""
+    held = one_of(rooms, beside=({"CPU": 1},))
+    room: Any = held.room
+    room.beside_ids = ["n2"]
+    assert not held.is_lost
+    nodes.lose("n2")
+    assert held.is_lost
+    held.release()
+    rooms.close()
 
 
 def test_room_is_compared_with_what_a_group_needs(rooms: HeldRooms) -> None:
