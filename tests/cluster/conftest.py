@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,20 +14,24 @@ from tests.hosts.conftest import make_hosts
 
 
 def make_ray_hosts(
-    count: int = 3, *shared: Path, cpus: int = 2, driver_hosts: int = 0, driver_at_head: bool = False
+    count: int = 3,
+    *shared: Path,
+    cpus: int = 2,
+    driver_hosts: int = 0,
+    driver_at_head: bool = False,
+    more: Mapping[str, Sequence[str]] | None = None,
 ) -> RayHosts:
     """`count` hosts with so many CPUs each, then hosts that only drivers use, which have none.
 
     With `driver_at_head` the first host is one of these as well. `shared` directories are the same on all hosts;
-    everything else that a run writes is not.
+    everything else that a run writes is not. `more` are arguments for the start of Ray on some hosts.
     """
     if find_spec("ray") is None:
         pytest.skip("needs Ray")
     hosts = make_hosts(count + driver_hosts, *shared, names=True)
     first = 1 if driver_at_head else 0
-    ray_hosts = RayHosts(
-        hosts, {name: cpus if first <= number < count else 0 for number, name in enumerate(hosts.names)}
-    )
+    of_each = {name: cpus if first <= number < count else 0 for number, name in enumerate(hosts.names)}
+    ray_hosts = RayHosts(hosts, of_each, more)
     try:
         ray_hosts.start()
     except BaseException:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,13 @@ CACHES = [f"/tmp/{name}" for name in ("torchinductor_root", "__pycache__", ".cac
 class RayHosts:
     """Nodes of one Ray cluster, one on each host. The head is h1."""
 
-    def __init__(self, hosts: Hosts, cpus: Mapping[str, int]) -> None:
-        """`cpus` by the names of the hosts; a host that only drivers shall use has 0."""
+    def __init__(self, hosts: Hosts, cpus: Mapping[str, int], more: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`cpus` by the names of the hosts; a host that only drivers shall use has 0. `more` are further arguments for
+        the start of Ray on some of them."""
         self.hosts = hosts
         self.address = f"{hosts[HEAD].address}:{PORT}"
         self._cpus = dict(cpus)
+        self._more = dict(more or {})
         self._drivers: list[DriverProcess] = []
         self._usual: dict[str, set[str]] = {}
         self._outputs = tempfile.TemporaryDirectory(prefix="drivers-")
@@ -62,6 +64,7 @@ class RayHosts:
         )
         settings = [f"--node-ip-address={address}", f"--num-cpus={self._cpus[name]}", "--object-store-memory=100000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--disable-usage-stats", *role, *settings]
+        command += self._more.get(name, ())
         for tries_left in (2, 1, 0):
             try:
                 self.hosts.run(name, command, env=self._environment(), timeout=RAY_START_S + 30)
