@@ -30,8 +30,14 @@ def check_end(outcome: dict[str, Any], *, attempts: int = 2, begun: int = HOLD) 
     assert outcome["checkpoint"] == STEPS
 
 
-def hosts_at_work(ray_hosts: RayHosts) -> list[str]:
-    return [name for name in ray_hosts.hosts.names if ray_hosts.path(name, AT_WORK).exists()]
+def other_host_at_work(ray_hosts: RayHosts) -> str:
+    """One that has a worker and is not the head. Rank 0 may have reported before the others have begun."""
+
+    def found() -> str:
+        others = (name for name in ray_hosts.hosts.names if name != "h1" and ray_hosts.path(name, AT_WORK).exists())
+        return next(others, "")
+
+    return wait_for(found, "a worker on another host", 30.0)
 
 
 def holding_run(ray_hosts: RayHosts, workers: int = 2, **settings: Any) -> tuple[DriverProcess, str]:
@@ -40,7 +46,7 @@ def holding_run(ray_hosts: RayHosts, workers: int = 2, **settings: Any) -> tuple
     driver = ray_hosts.start_driver("h1", programs.fit, workers=workers, **settings)
     while driver.wait_for("row")["done"] < HOLD:
         pass
-    return driver, next(name for name in hosts_at_work(ray_hosts) if name != "h1")
+    return driver, other_host_at_work(ray_hosts)
 
 
 def next_attempt(driver: DriverProcess) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def test_a_host_that_is_cut_off_ends_what_it_runs_and_can_be_used_again(
     )
     while driver.wait_for("row")["done"] < HOLD:
         pass
-    victim = next(name for name in hosts_at_work(ray_hosts) if name != "h1")
+    victim = other_host_at_work(ray_hosts)
     assert ray_hosts.left(victim)
     ray_hosts.cut(victim)
     took = ray_hosts.wait_until_clean(victim, timeout=2 * HEARTBEAT_S + MARGIN_S, actors_may_stay=True)

@@ -87,6 +87,8 @@ class Agents:
         self._numbers = itertools.count(1)
         self._by_node: dict[str, NodeAgent] = {}
         self._by_number: dict[int, NodeAgent] = {}
+        self._replaced: dict[str, float] = {}
+        """When the last agent was lost that has a successor, by node."""
         self._nodes: dict[str, ClusterNode] = {}
         self._nodes_at = float("-inf")
         self.left: dict[str, ClusterNode] = {}
@@ -119,9 +121,9 @@ class Agents:
         self.start(name for name in lost if now - self._by_node[name].started_at > AGAIN_S)
 
     def lost_at(self) -> dict[str, float]:
-        """When the agents of nodes were lost that have none now."""
+        """When nodes last lost an agent, whether or not there is another one by now: it may not come up."""
         agents = list(self._by_node.items())
-        return {name: agent.line.lost_at for name, agent in agents if agent.line.lost}
+        return {**self._replaced, **{name: agent.line.lost_at for name, agent in agents if agent.line.lost}}
 
     # Starting
 
@@ -137,6 +139,7 @@ class Agents:
                     if agent is not None:
                         self._connection.begin(ray.kill, agent.holder)
                         self._by_number.pop(agent.number, None)
+                        self._replaced[node_id] = agent.line.lost_at
                     was_there = agent is not None and agent.line.facts is not None
                     agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=was_there)
             if agent is not None and preload:

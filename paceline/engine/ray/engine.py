@@ -24,7 +24,7 @@ from paceline.engine.failures import ENGINE_LOST
 from paceline.engine.places import Node, WorkerPlace, lay_out
 from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
 from paceline.engine.ray.connection import Connection
-from paceline.engine.ray.held import HeldRoom, HeldRooms
+from paceline.engine.ray.held import LOOK_S, HeldRoom, HeldRooms
 from paceline.engine.ray.reservation import Reservation, reserve
 from paceline.engine.ray.room import wanted_in_words
 from paceline.engine.reactor import ReactorEngine
@@ -36,6 +36,8 @@ from paceline.engine.remote.tls import TlsRelay
 
 SILENCE_S = 60.0
 """An agent that has not heard from the driver for so long ends."""
+OTHER_ROOM_S = 2.0
+"""How long other room is looked for when what was held cannot be used."""
 
 
 class RayEngine(ReactorEngine):
@@ -156,7 +158,7 @@ class RayEngine(ReactorEngine):
             except UnusableNodeError as error:
                 problem = str(error)
         held.release()  # Otherwise the group could wait for its own room.
-        other = self.reserve(placement)
+        other = self._other_room(placement)
         if other is not None:
             try:
                 return self._start_on(other.room, placement, deadline)
@@ -165,6 +167,13 @@ class RayEngine(ReactorEngine):
         text = f"the room that was reserved cannot be used: {problem}"
         failure = WorkerFailure(rank=0, kind="engine", message=text, time_ns=time.monotonic_ns())
         raise WorkerDiedError(text, failure)
+
+    def _other_room(self, placement: Placement) -> HeldRoom | None:
+        """Room that is free may be found only at the second look: Ray may be busy."""
+        deadline = time.monotonic() + OTHER_ROOM_S
+        while (room := self.reserve(placement)) is None and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return room
 
     def _start_on(
         self, reserved: Reservation, placement: Placement, deadline: float, *, gives_back: bool = True

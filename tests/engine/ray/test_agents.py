@@ -85,6 +85,19 @@ def test_the_agents_that_were_checked_are_the_ones_that_are_used(
     assert checked not in agents._by_number.values(), "nobody keeps an agent that was replaced"
 
 
+def test_a_loss_is_remembered_when_the_next_agent_is_on_its_way(
+    agents: SomeAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room that was reserved before it must not be used again: the node may be gone."""
+    before = time.monotonic()
+    agents.start([NODE.node_id])
+    agents._by_node[NODE.node_id].line.lose("the test says so")
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    agents.try_again()
+    assert agents._by_node[NODE.node_id].is_coming
+    assert agents.lost_at()[NODE.node_id] > before
+
+
 def test_a_node_that_leaves_meanwhile_is_unusable(agents: SomeAgents) -> None:
     agents.is_gone_after = 1
     with pytest.raises(UnusableNodeError, match=r"n1.* has left the cluster"):
