@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NO_HOSTS
-from tests.hosts.engine import HostsEngine
+from tests.engine.remote.engine import AgentsEngine
 from tools.hosts import Hosts, HostsError
 
 PROJECT = Path(__file__).parents[2]
@@ -39,8 +39,8 @@ def hosts() -> Iterator[Hosts]:
 
 
 @pytest.fixture(scope="session")
-def hosts_engine(hosts: Hosts) -> Iterator[HostsEngine]:
-    engine = HostsEngine(hosts)
+def hosts_engine(hosts: Hosts) -> Iterator[AgentsEngine]:
+    engine = AgentsEngine(hosts=hosts)
     yield engine
     engine.close()
 

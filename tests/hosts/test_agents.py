@@ -6,14 +6,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paceline.engine.base import Engine, WorkerDied
+from paceline.engine.base import WorkerDied
 from paceline.engine.remote.group import RemoteGroup
-from paceline.testing.engine_contract import EngineContract
 from paceline.testing.engine_tools import collect, placement_in, run_task
 from paceline.testing.processes import wait_for
 from tests.engine.local import tasks
@@ -21,23 +20,6 @@ from tests.engine.remote.engine import AgentsEngine
 from tools.hosts import Hosts
 
 HEARTBEAT_S = 3.0
-
-
-@pytest.fixture(scope="module")
-def agents_engine(hosts: Hosts) -> Iterator[AgentsEngine]:
-    engine = AgentsEngine(hosts=hosts)
-    yield engine
-    engine.close()
-
-
-class TestAgentsOnHosts(EngineContract):
-    """Other clocks, other files, other process ids than the driver's."""
-
-    max_workers = 3
-
-    @pytest.fixture
-    def engine(self, agents_engine: AgentsEngine) -> Engine:
-        return agents_engine
 
 
 def processes_on(hosts: Hosts, name: str) -> list[str]:

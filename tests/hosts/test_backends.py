@@ -14,7 +14,7 @@ from paceline.testing.backend_contract import BackendExperiment
 from paceline.testing.backend_lesson import Lesson
 from paceline.train.base_trainer import BaseTrainer
 from tests.contracts import test_backends as on_one_machine
-from tests.hosts.engine import HostsEngine
+from tests.engine.remote.engine import AgentsEngine
 from tools.hosts import Hosts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -32,7 +32,7 @@ class OnHosts:
     def experiment(self, own_hosts: Callable[..., Hosts], tmp_path: Path) -> Iterator[BackendExperiment]:
         marks = tmp_path / "marks"
         marks.mkdir()
-        self.engine = engine = HostsEngine(own_hosts(2, marks, names=self.by_name))
+        self.engine = engine = AgentsEngine(hosts=own_hosts(2, marks, names=self.by_name))
         yield BackendExperiment(self, tmp_path)
         engine.close()
 

@@ -6,13 +6,14 @@ import pytest
 
 from paceline.engine.base import Engine
 from paceline.testing.engine_contract import EngineContract
-from tests.hosts.engine import HostsEngine
+from tests.engine.remote.engine import AgentsEngine
 
 
-class TestHostsEngine(EngineContract):
-    max_workers = 2
-    ends_detached = False
+class TestAgentsOnHosts(EngineContract):
+    """Other clocks, other files, other process ids than the driver's."""
+
+    max_workers = 3
 
     @pytest.fixture
-    def engine(self, hosts_engine: HostsEngine) -> Engine:
+    def engine(self, hosts_engine: AgentsEngine) -> Engine:
         return hosts_engine

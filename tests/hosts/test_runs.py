@@ -17,7 +17,7 @@ from paceline import train, tune
 from paceline.compat.train import get_address_and_port
 from paceline.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 from paceline.tune import Callback
-from tests.hosts.engine import HostsEngine
+from tests.engine.remote.engine import AgentsEngine
 from tools.hosts import NETWORK, Hosts
 
 PORT = 7000
@@ -50,7 +50,7 @@ def connection_to(address: str) -> socket.socket:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_first_failure_is_the_cause_whatever_the_clocks_say(
-    hosts_engine: HostsEngine, tmp_path: Path, first: int
+    hosts_engine: AgentsEngine, tmp_path: Path, first: int
 ) -> None:
     result = DataParallelTrainer(
         fail_after_each_other,
@@ -75,7 +75,7 @@ def look_around(config: dict[str, Any]) -> None:
     train.report({"trial_dir": trial_dir.name, "address": address, "port": port})
 
 
-def test_a_function_finds_what_it_needs_on_its_own_host(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_a_function_finds_what_it_needs_on_its_own_host(hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     result = DataParallelTrainer(
         look_around,
         scaling_config=ScalingConfig(num_workers=2),
@@ -98,7 +98,7 @@ def count_to_three(config: dict[str, Any]) -> None:
             os._exit(1)
 
 
-def test_the_trials_of_a_search_run_on_all_hosts(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_the_trials_of_a_search_run_on_all_hosts(hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     """One of them dies there, and continues from its checkpoint on whichever host."""
     results = tune.Tuner(
         count_to_three,
@@ -140,7 +140,7 @@ def test_a_killed_host_is_noticed_and_the_run_continues_on_the_other(
     own_hosts: Callable[[int], Hosts], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hosts = own_hosts(2)
-    with contextlib.closing(HostsEngine(hosts)) as engine:
+    with contextlib.closing(AgentsEngine(hosts=hosts)) as engine:
         result = DataParallelTrainer(
             wait_unless_alone,
             scaling_config=ScalingConfig(num_workers=2),
@@ -151,6 +151,6 @@ def test_a_killed_host_is_noticed_and_the_run_continues_on_the_other(
                 failure_config=FailureConfig(max_failures=1, heartbeat_timeout_s=4.0),
             ),
         ).fit()
-    assert re.search(r"rank 1: no sign of life .* \(on h2, 10\.231\.0\.2\)", capfd.readouterr().out)
+    assert re.search(r"rank 1: h2 \(10\.231\.0\.2\) has given no sign of life for 4 s", capfd.readouterr().out)
     assert [result.rank_metrics[rank]["host"] for rank in (0, 1)] == ["h1", "h1"]
     assert [result.rank_metrics[rank]["local_rank"] for rank in (0, 1)] == [0, 1]

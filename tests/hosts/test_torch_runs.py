@@ -18,7 +18,7 @@ from paceline import data, train
 from paceline.air.result import Result
 from paceline.train import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from paceline.train.torch import TorchTrainer, prepare_model
-from tests.hosts.engine import HostsEngine
+from tests.engine.remote.engine import AgentsEngine
 
 pytestmark = pytest.mark.timeout(300)  # every attempt imports torch on both hosts
 ROWS = 20_000
@@ -79,7 +79,7 @@ def end_attempt(how: str | None) -> None:
         raise LookupError("this attempt ends here")
 
 
-def run_config(engine: HostsEngine, storage: Path, **checkpoint_settings: Any) -> RunConfig:
+def run_config(engine: AgentsEngine, storage: Path, **checkpoint_settings: Any) -> RunConfig:
     return RunConfig(
         engine=engine,
         storage_path=str(storage),
@@ -116,7 +116,7 @@ def check_end(result: Result, first: int) -> None:
     assert [float(value) for value in state["model"]["weight"].flatten()] == zero["weights"]
 
 
-def test_a_run_continues_after_a_kill_and_again_by_restore(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_a_run_continues_after_a_kill_and_again_by_restore(hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     failed = trainer({0: "kill", 1: "error"}, run_config(hosts_engine, tmp_path)).fit(raise_on_error=False)
     assert "rank 1" in str(failed.error).splitlines()[0]
     assert "LookupError" in str(failed.error)
@@ -131,7 +131,7 @@ def test_a_run_continues_after_a_kill_and_again_by_restore(hosts_engine: HostsEn
     assert len(kept) == EPOCHS
 
 
-def test_a_run_continues_from_a_checkpoint_in_memory(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_a_run_continues_from_a_checkpoint_in_memory(hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     result = trainer({0: "kill"}, run_config(hosts_engine, tmp_path, num_to_keep=0)).fit()
     check_end(result, first=1)
     assert list(Path(result.path).glob("checkpoint_*")) == []

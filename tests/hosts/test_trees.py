@@ -12,7 +12,7 @@ import pytest
 from paceline.air import FailureConfig
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Marks
-from tests.hosts.engine import HostsEngine
+from tests.engine.remote.engine import AgentsEngine
 from tests.train.trees.libraries import XGBOOST, Library, Notes, binary, both_libraries, killed
 from tools.hosts import Hosts
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @both_libraries
-def test_the_model_is_that_of_one_machine(library: Library, hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_the_model_is_that_of_one_machine(library: Library, hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     expected = library.trainer(binary(), storage_path=str(tmp_path)).fit()
     result = library.trainer(binary(), storage_path=str(tmp_path), engine=hosts_engine).fit()
     check_run(result.path, result=result, iterations=10, attempts=1)
@@ -30,7 +30,7 @@ def test_the_model_is_that_of_one_machine(library: Library, hosts_engine: HostsE
 
 @both_libraries
 @pytest.mark.slow
-def test_three_workers_on_two_hosts(library: Library, hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_three_workers_on_two_hosts(library: Library, hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     """Two of them share a host, and reach each other at its address."""
     expected = library.trainer(binary(), workers=3, storage_path=str(tmp_path)).fit()
     result = library.trainer(binary(), workers=3, storage_path=str(tmp_path), engine=hosts_engine).fit()
@@ -44,7 +44,7 @@ def test_a_killed_worker_is_named_and_training_continues(
 ) -> None:
     marks = Marks(tmp_path / "marks")
     kill = Notes(str(marks.directory), at=4, rank=1, do=killed)
-    with contextlib.closing(HostsEngine(own_hosts(2, marks.directory))) as engine:
+    with contextlib.closing(AgentsEngine(hosts=own_hosts(2, marks.directory))) as engine:
         result = library.trainer(
             binary(),
             storage_path=str(tmp_path / "results"),
@@ -60,7 +60,7 @@ def test_a_killed_worker_is_named_and_training_continues(
 
 
 @pytest.mark.slow
-def test_data_outside_of_memory_is_on_the_worker_s_own_disk(hosts_engine: HostsEngine, tmp_path: Path) -> None:
+def test_data_outside_of_memory_is_on_the_worker_s_own_disk(hosts_engine: AgentsEngine, tmp_path: Path) -> None:
     entries = {name: {"external_memory": True} for name in ("train", "valid")}
     expected = XGBOOST.trainer(binary(), dmatrix_params=entries, storage_path=str(tmp_path)).fit()
     result = XGBOOST.trainer(binary(), dmatrix_params=entries, storage_path=str(tmp_path), engine=hosts_engine).fit()

@@ -1,16 +1,24 @@
-"""An engine for tests: agents as plain processes of this machine, or on hosts, without anything that places workers."""
+"""An engine for tests: the agents of the package, as plain processes of this machine or on hosts of tools/hosts.py.
+
+Nothing places workers but the engine itself. All that joins a host and the driver are TCP connections, of the agent and
+of each worker. The pipe through which an agent gets its settings stands for whoever starts it on a real machine: the
+agent ends with it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from unittest import mock
 
+from paceline.air.errors import EngineError
 from paceline.engine.base import Placement
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.places import LOOPBACK, Node, lay_out
@@ -45,6 +53,15 @@ class NodeOfTest:
         return self.line
 
     @property
+    def is_starting(self) -> bool:
+        """Its agent has not answered, and has not given up."""
+        return self.agent_line.facts is None and self.process is not None and self.process.poll() is None
+
+    @property
+    def is_usable(self) -> bool:
+        return self.line is not None and self.line.facts is not None and not self.line.lost
+
+    @property
     def agent(self) -> int:
         """The process id of the agent, on its node."""
         facts = self.agent_line.facts
@@ -53,7 +70,8 @@ class NodeOfTest:
 
 
 class AgentsEngine(ReactorEngine):
-    """Ranks are dealt in blocks to the nodes. A node whose agent is lost gets a new one."""
+    """Ranks are dealt in blocks to the nodes; groups of one take turns. A node whose agent is lost gets a new one; a
+    node on which none can be started is left out."""
 
     name = "agents"
     agent_arguments = ("-m", "paceline.engine.remote.agent")
@@ -77,17 +95,27 @@ class AgentsEngine(ReactorEngine):
         self._lines: dict[int, AgentLine] = {}
         self._by_number: dict[int, RemoteGroup] = {}
         self._ended: list[subprocess.Popen[bytes]] = []
+        self._preparing = threading.Lock()
 
-    def prepare(self) -> None:
-        """Have an agent on every node."""
-        catch_up(self.reactor)
-        for node in self.nodes:
-            if node.line is None or node.line.lost:
-                self._start_agent(node)
-        deadline = time.monotonic() + START_S
-        while any(node.agent_line.facts is None for node in self.nodes):
-            assert time.monotonic() < deadline, "the agents did not answer"
-            self.reactor.run_once(0.1)
+    def prepare(self) -> list[NodeOfTest]:
+        """Have an agent on every node; returns the nodes that have one."""
+        with self._preparing:
+            catch_up(self.reactor)
+            for node in self.nodes:
+                if node.line is None or node.line.lost:
+                    self._start_agent(node)
+            deadline = time.monotonic() + START_S
+            while any(node.is_starting for node in self.nodes):
+                assert time.monotonic() < deadline, "the agents did not answer"
+                self.reactor.run_once(0.1)
+            for node in self.nodes:
+                if not node.is_usable:
+                    node.agent_line.lose(f"the agent of {node.name} could not be started")
+            return [node for node in self.nodes if node.is_usable]
+
+    def resources(self) -> dict[str, float]:
+        nodes = [node for node in self.nodes if node.is_usable] or self.prepare()
+        return {"CPU": float(sum(self._node(node).cores for node in nodes)), "GPU": 0.0}
 
     def _start_agent(self, node: NodeOfTest) -> None:
         if node.process is not None:
@@ -96,17 +124,16 @@ class AgentsEngine(ReactorEngine):
         node.line = self._lines[number] = AgentLine(
             f"{node.name} ({node.address})", self.reactor, is_encrypted=self._tls_variables is not None
         )
-        command = [sys.executable, *self.agent_arguments]
         paths = ":".join([str(PROJECT), *absolute_sys_path()])
-        command = ["env", f"PYTHONPATH={paths}", *command]
+        command = ["env", f"PYTHONPATH={paths}", sys.executable, *self.agent_arguments]
         if self._hosts is None:
-            node.process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
+            node.process = subprocess.Popen(command, 0, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
         else:
-            node.process = self._hosts.popen(node.name, command, stdin=subprocess.PIPE)
+            node.process = self._hosts.popen(node.name, command, bufsize=0, stdin=subprocess.PIPE)
         settings = messages.encode(self.settings(node, number))
         assert node.process.stdin is not None
-        node.process.stdin.write(LENGTH.pack(len(settings)) + settings)
-        node.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # The host is gone.
+            node.process.stdin.write(LENGTH.pack(len(settings)) + settings)
 
     def settings(self, node: NodeOfTest, number: int) -> messages.AgentSettings:
         return messages.AgentSettings(
@@ -127,11 +154,13 @@ class AgentsEngine(ReactorEngine):
             sock.close()
 
     def start_group(self, placement: Placement) -> RemoteGroup:
-        self.prepare()
-        size = placement.world_size
-        chosen = [self.nodes[rank * len(self.nodes) // size] for rank in range(size)]
+        nodes = self.prepare()
+        if not nodes:
+            raise EngineError("no node has an agent")
+        number, size = next(self._numbers), placement.world_size
+        first = number if size == 1 else 0
+        chosen = [nodes[(first + rank * len(nodes) // size) % len(nodes)] for rank in range(size)]
         places = lay_out(placement, [self._node(node) for node in chosen])
-        number = next(self._numbers)
         group = RemoteGroup(number, placement, places, [node.agent_line for node in chosen], self.reactor)
         self._by_number[number] = group
         self.groups.add(group)

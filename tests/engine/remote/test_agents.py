@@ -267,6 +267,7 @@ def test_processes_show_whose_they_are(engine: AgentsEngine, start_group: StartG
     """Their run, and the agent that they belong to: so nobody needs to guess, and nobody ends another's."""
     run_id = "0123456789abcdef" * 2
     group = start_group(1, run_id=run_id)
+    (agent,) = [node.agent for node in engine.nodes if node.name == group.places[0].node.node_id]
     run_task(group, start_a_child)
     (said,) = collect(group, bool)
     assert isinstance(said, Message)
@@ -275,7 +276,7 @@ def test_processes_show_whose_they_are(engine: AgentsEngine, start_group: StartG
         variables = shown.split(b"\0")
         assert f"{protocol.RUN_ID_VARIABLE}={run_id}".encode() in variables
         (driver,) = [entry for entry in variables if entry.startswith(b"PACELINE_DRIVER=")]
-        assert driver.startswith(f"PACELINE_DRIVER={engine.nodes[0].agent}-".encode())
+        assert driver.startswith(f"PACELINE_DRIVER={agent}-".encode())
 
 
 def test_two_drivers_do_not_touch_each_other(start_group: StartGroup, tmp_path: Path) -> None:
