@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,31 +22,42 @@ from tests.engine.remote.engine import AgentsEngine
 from tools.hosts import NETWORK, Hosts
 
 PORT = 7000
+ROUND_TRIPS = 20
+"""They take far longer than the error with which the clocks of hosts are compared: the quickest of several messages."""
+is_described = threading.Event()
+
+
+class FirstError(LookupError):
+    """Notices that it is described: the worker has noted before when it failed."""
+
+    def __str__(self) -> str:
+        is_described.set()
+        return "the cause"
 
 
 def fail_after_each_other(config: dict[str, int]) -> None:
     """One rank fails and then the other. By the clocks of their hosts it is the other way round for one of them."""
     print(f"output of {socket.gethostname()}")
     train.report({"host": socket.gethostname()})
-    if train.get_context().get_world_rank() == config["first"]:
-        with socket.create_server(("", PORT)) as server:
-            server.accept()
-        raise LookupError("the cause")
-    with connection_to(f"{NETWORK}.{config['first'] + 1}") as line:
-        line.recv(1)  # Until the other is about to raise.
-    time.sleep(0.2)  # It may be slow.
+    is_first = train.get_context().get_world_rank() == config["first"]
+    if is_first:
+        server = socket.create_server(("", PORT))
+        threading.Thread(target=answer_when_described, args=(server,), daemon=True).start()
+    train.collective.barrier()
+    if is_first:
+        raise FirstError
+    with socket.create_connection((f"{NETWORK}.{config['first'] + 1}", PORT), timeout=60) as line:
+        for _ in range(ROUND_TRIPS):
+            line.sendall(b"?")
+            line.recv(1)
     raise RuntimeError("a consequence")
 
 
-def connection_to(address: str) -> socket.socket:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return socket.create_connection((address, PORT), timeout=60)
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+def answer_when_described(server: socket.socket) -> None:
+    line, _ = server.accept()
+    is_described.wait()
+    while line.recv(1):
+        line.sendall(b"!")
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -60,7 +72,7 @@ def test_the_first_failure_is_the_cause_whatever_the_clocks_say(
     ).fit(raise_on_error=False)
     summary = str(result.error).splitlines()[0]
     assert f"rank {first}" in summary
-    assert "LookupError: the cause" in summary
+    assert "FirstError: the cause" in summary
     for rank in (0, 1):
         assert f"output of h{rank + 1}" in (Path(result.path) / "logs" / f"rank_{rank}.log").read_text()
 
