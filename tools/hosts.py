@@ -47,11 +47,8 @@ SWITCH_HARDWARE = "02:00:00:00:02:54"
 PRIVATE = ("/tmp", "/var/tmp", "/dev/shm")
 CLOCK_LIBRARY = "/tmp/hosts_clock.so"
 """Where a host finds it: in a directory of its own."""
-NAMES_FILE = "/tmp/hosts_names"
-"""What a host sees as /etc/hosts, if hosts know each other by name."""
 CLOCKS = ((100, -100), (-100, 100), (200, 300), (-200, -300))
 """What each host's monotonic and wall clocks add, in seconds; the hosts take turns."""
-MS_BIND = 4096
 CLONE_NEWNET = 0x40000000
 END_TIMEOUT_S = 30.0
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -176,7 +173,7 @@ class Hosts:
             "name": name,
             "private": PRIVATE,
             "shared": self._shared,
-            "library": library,
+            "copied": {library: CLOCK_LIBRARY},
             "addresses": self._names,
         }
         init = self._hold(flags, settings)
@@ -186,7 +183,7 @@ class Hosts:
 
     def _hold(self, flags: list[str], settings: dict[str, Any]) -> int:
         """Start the first process of new namespaces; it ends when this process does. Returns its pid."""
-        init = [sys.executable, "-I", "-S", __file__, "init", json.dumps(settings)]
+        init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("hosts_init.py")), json.dumps(settings)]
         command = ["unshare", *flags, "--fork", "--kill-child", "--", *init]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         holder = subprocess.Popen(command, text=True, env=_plain_environment(), **pipes)  # type: ignore[call-overload]
@@ -279,47 +276,12 @@ def _in_network_of(pid: int, function: Callable[[], Value]) -> Value:
 
     def enter_and_call() -> Value:
         with open(f"/proc/{pid}/ns/net") as namespace:
-            _system_call("setns", namespace.fileno(), CLONE_NEWNET)
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                raise HostsError(f"the network of the hosts cannot be entered: {os.strerror(ctypes.get_errno())}")
         return function()
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(enter_and_call).result()
-
-
-def _system_call(name: str, *arguments: Any) -> None:
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")
-
-
-# Inside a host
-
-
-def be_init(settings: dict[str, Any]) -> None:
-    """The first process of a host, or of the switch: sets it up, then waits until whoever made it is gone."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # What loses its parent here is nobody's to wait for.
-    if settings:
-        _set_up(**settings)
-    print("ready", flush=True)
-    sys.stdin.read()
-
-
-def _set_up(name: str, private: list[str], shared: list[str], library: str, addresses: dict[str, str]) -> None:
-    socket.sethostname(name)
-    clock = Path(library).read_bytes()
-    opened = {folder: os.open(folder, os.O_RDONLY) for folder in shared}
-    for folder in private:
-        os.makedirs(folder, exist_ok=True)
-        _system_call("mount", b"tmpfs", folder.encode(), b"tmpfs", 0, b"mode=1777")
-    for folder, descriptor in opened.items():
-        os.makedirs(folder, exist_ok=True)
-        _system_call("mount", f"/proc/self/fd/{descriptor}".encode(), folder.encode(), None, MS_BIND, None)
-        os.close(descriptor)
-    Path(CLOCK_LIBRARY).write_bytes(clock)
-    if addresses:
-        known = {"localhost": "127.0.0.1", **addresses}
-        Path(NAMES_FILE).write_text("".join(f"{address} {host}\n" for host, address in known.items()))
-        _system_call("mount", NAMES_FILE.encode(), b"/etc/hosts", None, MS_BIND, None)
 
 
 # The command line: a process in the background holds the hosts from `up` to `down`
@@ -428,7 +390,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["init"]:
-        be_init(json.loads(sys.argv[2]))
-    else:
-        main()
+    main()
