@@ -14,13 +14,7 @@ import pytest
 from paceline.engine.local import drivers
 from paceline.testing.processes import process
 
-
-@pytest.fixture(autouse=True)
-def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    parent = tmp_path / "runtime"
-    parent.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(parent))
-    return parent / "paceline"
+pytestmark = pytest.mark.usefixtures("runtime_dir")
 
 
 @pytest.fixture

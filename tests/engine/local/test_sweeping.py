@@ -17,18 +17,10 @@ from paceline.engine.local import drivers
 from paceline.engine.local.processes import DRIVER_VARIABLE
 from paceline.testing.processes import Driver, Marks, Process, children, process, wait_for
 
+pytestmark = pytest.mark.usefixtures("runtime_dir")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 
 Start = Callable[..., Process]
-
-
-@pytest.fixture(autouse=True)
-def runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The drivers of one test only."""
-    parent = tmp_path / "runtime"
-    parent.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(parent))
-    return parent / "paceline"
 
 
 @pytest.fixture
