@@ -128,8 +128,7 @@ class ChannelGroup(WorkerGroup):
 
     def _on_channel(self, member: GroupMember, mask: int) -> None:
         if mask & WRITE:
-            member.frames.flush()
-            self.reactor.watch_writable(member.frames)
+            self.reactor.flush(member.frames)
         if mask & READ:
             self._read(member)
             if member.frames.closed:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from paceline.air.errors import EngineError
 from paceline.air.process import own_pid
-from paceline.engine.base import Engine, WorkerGroup
+from paceline.engine.base import Engine, Placement, WorkerGroup
 from paceline.engine.frames import FrameSocket
 from paceline.engine.places import drivers_resources, usable_gpus
 
@@ -103,6 +103,17 @@ class Reactor:
         callback = self._callbacks.get(fd)
         if callback is not None:
             self._selector.modify(fd, READ | WRITE if frames.unsent else READ, callback)
+
+    def post(self, frames: FrameSocket, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
+        """Write a frame; what there is no room for follows when the descriptor becomes writable."""
+        frames.post(tag, body, fds)
+        if frames.unsent:
+            self.watch_writable(frames)
+
+    def flush(self, frames: FrameSocket) -> None:
+        """Write what there is room for now; for callbacks that were called for writing."""
+        frames.flush()
+        self.watch_writable(frames)
 
     def run_once(self, timeout: float, seen: int | None = None) -> None:
         """Wait up to `timeout` seconds (at most MAX_WAIT_S) and serve what is ready.
@@ -213,6 +224,15 @@ class ReactorEngine(Engine):
 
     def wake(self) -> None:
         self.reactor.wake()
+
+    def check_usable(self, placement: Placement) -> None:
+        """Raise where no group can be started from, and for a placement that none can be started for."""
+        if os.getpid() != self._pid:
+            raise EngineError("this engine belongs to the process that was forked; choose a new one here")
+        if self._closed:
+            raise EngineError("this engine was closed; choose a new one")
+        if [request.rank for request in placement.workers] != list(range(placement.world_size)):
+            raise ValueError("the workers of a placement must be in the order of their ranks, from 0 on")
 
     def close(self) -> None:
         if os.getpid() != self._pid or self._closed:

@@ -56,12 +56,7 @@ class LocalEngine(ReactorEngine):
         return group
 
     def _check(self, placement: Placement) -> None:
-        if os.getpid() != self._pid:
-            raise EngineError("this engine belongs to the process that was forked; choose a new one here")
-        if self._closed:
-            raise EngineError("this engine was closed; choose a new one")
-        if [request.rank for request in placement.workers] != list(range(placement.world_size)):
-            raise ValueError("the workers of a placement must be in the order of their ranks, from 0 on")
+        self.check_usable(placement)
         limit = max(256, 64 * usable_cores())
         if placement.world_size > limit:
             raise ConfigError(

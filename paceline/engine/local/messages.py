@@ -99,7 +99,7 @@ class Loaded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Spawned(msgspec.Struct, frozen=True, tag=True):
-    """A worker was forked; its pidfd comes along where there are any."""
+    """A worker was forked. To a process of the same machine, its pidfd comes along where there are any."""
 
     group: int
     rank: int
@@ -124,7 +124,7 @@ class Exited(msgspec.Struct, frozen=True, tag=True):
 
 
 class GroupGone(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of the group is left."""
+    """Nothing of the group is left on this machine."""
 
     group: int
 

@@ -108,16 +108,12 @@ class WardenClient:
     def tell(self, message: messages.ToWarden, fds: Sequence[int] = ()) -> None:
         self._reactor.check_owner()
         with self._reactor.lock:
-            if self.lost:
-                return
-            self._control.post(messages.CONTROL, messages.encode(message), fds)
-            if self._control.unsent:
-                self._reactor.watch_writable(self._control)
+            if not self.lost:
+                self._reactor.post(self._control, messages.CONTROL, messages.encode(message), fds)
 
     def _on_control(self, mask: int) -> None:
         if mask & WRITE:
-            self._control.flush()
-            self._reactor.watch_writable(self._control)
+            self._reactor.flush(self._control)
         for _, body, fds in self._control.read():
             message = messages.decode_from_warden(body)
             if isinstance(message, messages.Loaded):

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError, WorkerDiedError, WorkerFailure
+from paceline.air.errors import EngineLost, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine.base import Capabilities, ClusterAccess, Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
 from paceline.engine.failures import ENGINE_LOST
@@ -202,14 +202,9 @@ class RayEngine(ReactorEngine):
         return group
 
     def _check(self, placement: Placement) -> None:
-        if os.getpid() != self._pid:
-            raise EngineError("this engine belongs to the process that was forked; choose a new one here")
-        if self._closed:
-            raise EngineError("this engine was closed; choose a new one")
+        self.check_usable(placement)
         if self.lost:
             raise EngineLost(self.lost)
-        if [request.rank for request in placement.workers] != list(range(placement.world_size)):
-            raise ValueError("the workers of a placement must be in the order of their ranks, from 0 on")
 
     def _places(
         self, placement: Placement, agents: Sequence[NodeAgent], gpus: Sequence[tuple[str, ...]]

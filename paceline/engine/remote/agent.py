@@ -170,14 +170,11 @@ class Agent:
     def tell(self, message: messages.FromAgent) -> None:
         with self._reactor.lock:
             if not self._control.closed:
-                self._control.post(messages.CONTROL, messages.encode(message))
-                if self._control.unsent:
-                    self._reactor.watch_writable(self._control)
+                self._reactor.post(self._control, messages.CONTROL, messages.encode(message))
 
     def _on_control(self, mask: int) -> None:
         if mask & WRITE:
-            self._control.flush()
-            self._reactor.watch_writable(self._control)
+            self._reactor.flush(self._control)
             self._resume_output()
         for tag, body, fds in self._control.read():
             if tag == ATTACHED:
@@ -277,13 +274,11 @@ class Agent:
         group = self._groups.get(asked.group)
         worker = None if group is None else group.workers.get(asked.rank)
         if worker is not None and not worker.is_closed:
-            worker.handing.post(SHARED, b"", [self._attachments[asked.number].fileno()])
-            self._reactor.watch_writable(worker.handing)
+            self._reactor.post(worker.handing, SHARED, b"", [self._attachments[asked.number].fileno()])
 
     def _on_handing(self, worker: WorkerHere, mask: int) -> None:
         if mask & WRITE:
-            worker.handing.flush()
-            self._reactor.watch_writable(worker.handing)
+            self._reactor.flush(worker.handing)
         worker.handing.read()
         if worker.handing.closed:  # It has ended.
             self._reactor.remove(worker.handing.fileno())

@@ -89,9 +89,7 @@ class AgentLine:
     def tell(self, message: messages.ToAgent) -> None:
         with self._reactor.lock:
             if self._frames is not None and not self.lost:
-                self._frames.post(messages.CONTROL, messages.encode(message))
-                if self._frames.unsent:
-                    self._reactor.watch_writable(self._frames)
+                self._reactor.post(self._frames, messages.CONTROL, messages.encode(message))
 
     # Attachments: the agent has each of them once, and hands it to its workers
 
@@ -166,9 +164,8 @@ class AgentLine:
     def _on_frames(self, mask: int) -> None:
         assert self._frames is not None
         if mask & WRITE:
-            self._frames.flush()
+            self._reactor.flush(self._frames)
             self._ship_on()
-            self._reactor.watch_writable(self._frames)
         if not mask & READ:
             return
         try:

@@ -8,6 +8,11 @@ from typing import Final
 
 import msgspec
 
+from paceline.engine.local.messages import GroupGone as GroupGone
+from paceline.engine.local.messages import Quit as Quit
+from paceline.engine.local.messages import Spawned as Spawned
+from paceline.engine.local.messages import SpawnFailed as SpawnFailed
+
 CONTROL: Final = 1
 """The tag of messages on an agent's connection; the struct's own tag says what it is. Besides them there are only the
 frames that bring attachments."""
@@ -101,10 +106,6 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
     """The driver is alive. Answered by Pulse."""
 
 
-class Quit(msgspec.Struct, frozen=True, tag=True):
-    """Kill everything and end."""
-
-
 ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Lend | Drop | LookFor | Ping | Quit
 
 
@@ -139,18 +140,6 @@ class Seen(msgspec.Struct, frozen=True, tag=True):
 
     path: str
     content: bytes
-
-
-class Spawned(msgspec.Struct, frozen=True, tag=True):
-    group: int
-    rank: int
-    pid: int
-
-
-class SpawnFailed(msgspec.Struct, frozen=True, tag=True):
-    group: int
-    rank: int
-    error: str
 
 
 class Output(msgspec.Struct, frozen=True, tag=True):
@@ -193,12 +182,6 @@ class Stacks(msgspec.Struct, frozen=True, tag=True):
 
     group: int
     texts: dict[int, str]
-
-
-class GroupGone(msgspec.Struct, frozen=True, tag=True):
-    """Nothing of the group is left on this machine."""
-
-    group: int
 
 
 OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | GroupGone

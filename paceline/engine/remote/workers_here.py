@@ -178,13 +178,12 @@ class GroupHere:
             self._keeper.end_group(self)
             return
         worker = self.workers[message.rank]
+        if isinstance(message, warden_messages.Exited):
+            self._on_exit(worker, message)
+            return
         if isinstance(message, warden_messages.Spawned):
             worker.pid, worker.pidfd = message.pid, fds[0] if fds else None
-            self._keeper.tell(messages.Spawned(self.number, message.rank, message.pid))
-        elif isinstance(message, warden_messages.SpawnFailed):
-            self._keeper.tell(messages.SpawnFailed(self.number, message.rank, message.error))
-        else:
-            self._on_exit(worker, message)
+        self._keeper.tell(message)
 
     def _on_exit(self, worker: WorkerHere, exited: warden_messages.Exited) -> None:
         self._keeper.forward_rest(worker)
