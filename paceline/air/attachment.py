@@ -10,11 +10,15 @@ from __future__ import annotations
 import io
 import mmap
 import os
+import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
 _PORTION_BYTES = 1 << 22
+SIZE = struct.Struct("<Q")
+"""The first part of an attachment that is sent in parts."""
+PART_BYTES = 4 * 1024 * 1024
 
 
 class Attachment:
@@ -108,3 +112,70 @@ def anonymous_file(name: str) -> int:
         return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile(prefix=name) as file:
         return os.dup(file.fileno())
+
+
+def parts_of(content: memoryview, part_bytes: int = PART_BYTES) -> Iterator[bytes | memoryview]:
+    """What is sent of an attachment where its file cannot be handed over: its size, and then its content."""
+    yield SIZE.pack(len(content))
+    for start in range(0, len(content), part_bytes):
+        yield content[start : start + part_bytes]
+
+
+class Arrivals:
+    """The attachments that have come ahead of their message, on one connection, as files or in parts."""
+
+    def __init__(self) -> None:
+        self.complete: list[Attachment] = []
+        self._current: int | None = None
+        """The descriptor of the one whose content is coming in."""
+        self._missing = 0
+
+    def take_in(self, body: bytes, fds: tuple[int, ...]) -> None:
+        """Some files, or a part. Raises ValueError for a part that makes no sense."""
+        if fds:
+            self.complete += map(Attachment.from_descriptor, fds)
+        elif self._missing:
+            self._take_part(body)
+        elif len(body) == SIZE.size:
+            self._take_size(*SIZE.unpack(body))
+        else:
+            raise ValueError("a part of an attachment that nobody announced")
+
+    def _take_size(self, size: int) -> None:
+        if not size:
+            self.complete.append(Attachment())
+            return
+        self._current, self._missing = anonymous_file("paceline-attachment"), size
+
+    def _take_part(self, body: bytes) -> None:
+        assert self._current is not None
+        if len(body) > self._missing:
+            raise ValueError("more of an attachment than was announced")
+        rest = memoryview(body)
+        while rest:
+            rest = rest[os.write(self._current, rest) :]
+        self._missing -= len(body)
+        if not self._missing:
+            self.complete.append(Attachment.from_descriptor(self._current))
+            self._current = None
+
+    def take(self, fds: tuple[int, ...]) -> tuple[Attachment, ...]:
+        """All attachments of a message that is here now, and came with these descriptors."""
+        attachments, self.complete = [*self.complete, *map(Attachment.from_descriptor, fds)], []
+        return tuple(attachments)
+
+    def take_no_more(self) -> None:
+        """The rest of the one that is coming in will not come: it is empty."""
+        self._forget_current()
+        self.complete.append(Attachment())
+
+    def close(self) -> None:
+        """Forget what has come."""
+        self.complete = []
+        self._forget_current()
+
+    def _forget_current(self) -> None:
+        self._missing = 0
+        if self._current is not None:
+            os.close(self._current)
+            self._current = None

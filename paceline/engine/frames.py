@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from paceline.air.attachment import Attachment, anonymous_file
+from paceline.air.attachment import Attachment, parts_of
 from paceline.air.errors import EngineError
 from paceline.air.process import own_pid
 
@@ -33,15 +33,11 @@ LARGE_READ_PER_CALL = 16 * 1024 * 1024
 """One large body must not keep the driver from serving the other workers."""
 MAX_FDS = 16
 """In one frame; attachments beyond that go ahead of it in frames of their own."""
-PART_BYTES = 4 * 1024 * 1024
-"""What one frame carries of an attachment whose content is sent."""
 ATTACHED = 0
-"""The tag of frames that bring attachments of the next message: some descriptors; or the size of one whose content
-follows; or, until it is complete, a part of that content."""
+"""The tag of frames that bring attachments of the next message: some descriptors, or one of the `parts_of` it."""
 SHARED = 255
 """The tag of a frame that stands for an attachment of the next message that comes in another way: from the agent of the
 machine, which has it for all workers there."""
-SIZE = struct.Struct("<Q")
 MAX_BODY = 2**32 - 1
 ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 READ_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -317,73 +313,6 @@ class FrameSocket:
         poller = select.poll()
         poller.register(self.sock, select.POLLIN)
         return bool(poller.poll(None if timeout is None else max(0.0, timeout) * 1000))
-
-
-def parts_of(content: memoryview, part_bytes: int = PART_BYTES) -> Iterator[bytes | memoryview]:
-    """The bodies of the ATTACHED frames that bring the content of an attachment."""
-    yield SIZE.pack(len(content))
-    for start in range(0, len(content), part_bytes):
-        yield content[start : start + part_bytes]
-
-
-class Arrivals:
-    """The attachments that have come ahead of their message, on one connection."""
-
-    def __init__(self) -> None:
-        self.complete: list[Attachment] = []
-        self._current: int | None = None
-        """The descriptor of the one whose content is coming in."""
-        self._missing = 0
-
-    def take_in(self, body: bytes, fds: tuple[int, ...]) -> None:
-        """One ATTACHED frame. Raises ValueError for one that makes no sense."""
-        if fds:
-            self.complete += map(Attachment.from_descriptor, fds)
-        elif self._missing:
-            self._take_part(body)
-        elif len(body) == SIZE.size:
-            self._take_size(*SIZE.unpack(body))
-        else:
-            raise ValueError("a part of an attachment that nobody announced")
-
-    def _take_size(self, size: int) -> None:
-        if not size:
-            self.complete.append(Attachment())
-            return
-        self._current, self._missing = anonymous_file("paceline-attachment"), size
-
-    def _take_part(self, body: bytes) -> None:
-        assert self._current is not None
-        if len(body) > self._missing:
-            raise ValueError("more of an attachment than was announced")
-        rest = memoryview(body)
-        while rest:
-            rest = rest[os.write(self._current, rest) :]
-        self._missing -= len(body)
-        if not self._missing:
-            self.complete.append(Attachment.from_descriptor(self._current))
-            self._current = None
-
-    def take(self, fds: tuple[int, ...]) -> tuple[Attachment, ...]:
-        """All attachments of a message that is here now, and came with these descriptors."""
-        attachments, self.complete = [*self.complete, *map(Attachment.from_descriptor, fds)], []
-        return tuple(attachments)
-
-    def take_no_more(self) -> None:
-        """The rest of the one that is coming in will not come: it is empty."""
-        self._forget_current()
-        self.complete.append(Attachment())
-
-    def close(self) -> None:
-        """Forget what has come."""
-        self.complete = []
-        self._forget_current()
-
-    def _forget_current(self) -> None:
-        self._missing = 0
-        if self._current is not None:
-            os.close(self._current)
-            self._current = None
 
 
 def close_all(fds: Iterable[int]) -> None:

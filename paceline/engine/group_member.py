@@ -7,10 +7,11 @@ import enum
 import time
 from typing import Any
 
+from paceline.air.attachment import Arrivals
 from paceline.air.errors import FailureKind, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import WorkerRequest
-from paceline.engine.frames import Arrivals, FrameSocket
+from paceline.engine.frames import FrameSocket
 
 
 class MemberState(enum.Enum):

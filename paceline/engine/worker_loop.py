@@ -19,13 +19,13 @@ from typing import NoReturn
 import msgspec
 
 from paceline.air import session
-from paceline.air.attachment import Attachment
+from paceline.air.attachment import Arrivals, Attachment
 from paceline.air.errors import WorkerFailure
 from paceline.air.process import fault_point
 from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception
-from paceline.engine.frames import ATTACHED, SHARED, Arrivals, Frame, FrameSocket, close_all
+from paceline.engine.frames import ATTACHED, SHARED, Frame, FrameSocket, close_all
 from paceline.engine.serialization import MAIN_MARK, loads, new_main_module
 
 UNPICKLE_HINT = (

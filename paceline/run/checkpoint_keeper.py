@@ -146,18 +146,7 @@ class CheckpointKeeper:
     ) -> None:
         self.journal.sync()  # the rows up to this checkpoint must be there whenever it is
         target.commit(kept.number, attempt, staged, data)
-        self.journal.append(
-            CheckpointCommitted(
-                number=kept.number,
-                iteration=kept.iteration,
-                attempt=attempt,
-                score=kept.score,
-                size=kept.size,
-                # A config may hold anything (functions, arrays): the journal takes what is plain data.
-                row={**kept.row, "config": plain_config(kept.row.get("config"))},
-            ),
-            finite=False,
-        )
+        self.journal.append(_record_of(kept, attempt), finite=False)
         self.journal.sync()
 
     def wait_for_commits(self) -> None:
@@ -272,8 +261,7 @@ class CheckpointKeeper:
         """A rank that does not see the driver's disk sends a part of a checkpoint, or asks for one."""
         if isinstance(message, CheckpointWanted) and message.all_kept:
             kept = sorted(best(self.config, self.committed), key=lambda kept: kept.number)
-            rows = [(kept.number, {**kept.row, "config": plain_config(kept.row.get("config"))}) for kept in kept]
-            reply(rank, CheckpointFiles(None, kept=rows), ())
+            reply(rank, CheckpointFiles(None, kept=[(each.number, _plain_row(each)) for each in kept]), ())
         else:
             self.target.received(rank, message, attachments, reply)
 
@@ -359,6 +347,22 @@ class CheckpointKeeper:
         if text not in self._told:
             self._told.add(text)
             self.warnings.append(text)
+
+
+def _record_of(kept: KeptCheckpoint, attempt: int) -> CheckpointCommitted:
+    return CheckpointCommitted(
+        number=kept.number,
+        iteration=kept.iteration,
+        attempt=attempt,
+        score=kept.score,
+        size=kept.size,
+        row=_plain_row(kept),
+    )
+
+
+def _plain_row(kept: KeptCheckpoint) -> dict[str, Any]:
+    """A config may hold anything (functions, arrays): what is written or sent is plain data."""
+    return {**kept.row, "config": plain_config(kept.row.get("config"))}
 
 
 def _staged_copy(

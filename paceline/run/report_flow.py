@@ -234,14 +234,10 @@ class ReportFlow:
                 for warning in self._positions.warnings(pending.index):
                     self._observers.warn(warning)
                 data = self._positions.take(pending.index)
-            pending.commit = self._commit(pending, data)
+            assert pending.row is not None
+            staged, parts = pending.checkpoints[0], {rank: part for rank, part in pending.checkpoints.items() if rank}
+            pending.commit = self._keeper.commit(staged, parts, pending.index, pending.row, data, pending.in_memory)
             pending.state = ReportState.COMMITTING
-
-    def _commit(self, pending: PendingReport, data: dict[str, Any] | None) -> Commit:
-        assert pending.row is not None
-        parts = {rank: part for rank, part in pending.checkpoints.items() if rank}
-        staged = pending.checkpoints[0]
-        return self._keeper.commit(staged, parts, pending.index, pending.row, data, pending.in_memory)
 
     @property
     def commits_under_way(self) -> bool:

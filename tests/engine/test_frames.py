@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline.air.attachment import Attachment
+from paceline.air.attachment import SIZE, Arrivals, Attachment
 from paceline.engine import protocol
-from paceline.engine.frames import ATTACHED, HEADER, MAX_FDS, SIZE, Arrivals, Frame, FrameSocket, socket_pair
+from paceline.engine.frames import ATTACHED, HEADER, MAX_FDS, Frame, FrameSocket, socket_pair
 from paceline.engine.worker_loop import Channel
 from tests.descriptors import open_descriptors
 

@@ -92,31 +92,10 @@ class RemoteGroup(ChannelGroup):
             raise
 
     def _spawn_all(self, sharing: SharedDirectories) -> None:
-        sys_path, main_file, umask = absolute_sys_path(), script_file(), linux.current_umask()
-        for member in self._remote:
-            request, place = member.request, self.places[member.rank]
+        requests = spawn_requests(self.number, self.placement, self.places, sharing)
+        for member, request in zip(self._remote, requests, strict=True):
             member.line.groups[self.number] = self
-            member.line.tell(
-                messages.SpawnWorker(
-                    group=self.number,
-                    run_id=self.placement.run_id,
-                    rank=request.rank,
-                    world_size=self.world_size,
-                    preload=list(self.placement.preload),
-                    fresh=self.placement.fresh,
-                    cwd=os.path.abspath(request.cwd),
-                    shares_files=sharing.sees_cwd(request.rank),
-                    env=variables(self.placement, place, request.defaults),
-                    defaults=dict(request.defaults),
-                    sys_path=sys_path,
-                    argv=list(sys.argv),
-                    main_file=None if main_file is None else os.fsdecode(main_file),
-                    threads=place.threads,
-                    thread_setters=list(self.placement.thread_setters),
-                    heartbeat_timeout_s=self.placement.heartbeat_timeout_s,
-                    umask=umask,
-                )
-            )
+            member.line.tell(request)
         for line in self._lines:
             if line.lost:  # Before this group was there to be told.
                 self.on_agent_lost(line)
@@ -219,18 +198,8 @@ class RemoteGroup(ChannelGroup):
             self._on_exit(message)
 
     def _write_log(self, output: messages.Output) -> None:
-        path = self.placement.workers[output.rank].log_path
         try:
-            if not path:
-                os.write(linux.own_output()[0], output.data)
-                return
-            try:
-                log = open(path, "ab")  # noqa: SIM115
-            except FileNotFoundError:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-                log = open(path, "ab")  # noqa: SIM115
-            with log:
-                log.write(output.data)
+            write_output(self.placement.workers[output.rank].log_path, output.data)
         except OSError as error:  # A full disk must not end the run.
             self._log_error = f"some output of rank {output.rank} could not be written: {error}"
 
@@ -364,6 +333,49 @@ class RemoteGroup(ChannelGroup):
             for line in lines:
                 line.look(time.monotonic(), self.placement.heartbeat_timeout_s)
         return all(line in self._gone for line in lines)
+
+
+def spawn_requests(
+    group: int, placement: Placement, places: Sequence[WorkerPlace], sharing: SharedDirectories
+) -> list[messages.SpawnWorker]:
+    """What the agents are told of the workers of a group, by rank."""
+    sys_path, main_file, umask = absolute_sys_path(), script_file(), linux.current_umask()
+    return [
+        messages.SpawnWorker(
+            group=group,
+            run_id=placement.run_id,
+            rank=request.rank,
+            world_size=placement.world_size,
+            preload=list(placement.preload),
+            fresh=placement.fresh,
+            cwd=os.path.abspath(request.cwd),
+            shares_files=sharing.sees_cwd(request.rank),
+            env=variables(placement, place, request.defaults),
+            defaults=dict(request.defaults),
+            sys_path=sys_path,
+            argv=list(sys.argv),
+            main_file=None if main_file is None else os.fsdecode(main_file),
+            threads=place.threads,
+            thread_setters=list(placement.thread_setters),
+            heartbeat_timeout_s=placement.heartbeat_timeout_s,
+            umask=umask,
+        )
+        for request, place in zip(placement.workers, places, strict=True)
+    ]
+
+
+def write_output(log_path: str, data: bytes) -> None:
+    """Append what a worker wrote to its log, or to the output of this process if it has none."""
+    if not log_path:
+        os.write(linux.own_output()[0], data)
+        return
+    try:
+        log = open(log_path, "ab")  # noqa: SIM115
+    except FileNotFoundError:
+        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
+        log = open(log_path, "ab")  # noqa: SIM115
+    with log:
+        log.write(data)
 
 
 def _have_ended(members: list[RemoteMember]) -> bool:

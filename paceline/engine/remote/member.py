@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from paceline.air.attachment import Attachment
+from paceline.air.attachment import Attachment, parts_of
 from paceline.engine.base import WorkerRequest
 from paceline.engine.channel_group import GroupMember, MemberState
-from paceline.engine.frames import ATTACHED, SHARED, FrameSocket, parts_of
+from paceline.engine.frames import ATTACHED, SHARED, FrameSocket
 from paceline.engine.local.group import bad_end
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine

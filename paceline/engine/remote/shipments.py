@@ -6,8 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 
-from paceline.air.attachment import Attachment
-from paceline.engine.frames import SIZE, parts_of
+from paceline.air.attachment import SIZE, Attachment, parts_of
 
 SHARED_BYTES = 64 * 1024
 """From here on an attachment goes to the agent, for all workers of its machine; a smaller one goes to each of them."""

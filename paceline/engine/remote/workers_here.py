@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from paceline.air.attachment import Attachment
+from paceline.air.attachment import Arrivals, Attachment
 from paceline.air.temporary import sweep
 from paceline.engine import protocol
-from paceline.engine.frames import Arrivals, FrameSocket, close_all, socket_pair
+from paceline.engine.frames import FrameSocket, close_all, socket_pair
 from paceline.engine.local import linux
 from paceline.engine.local import messages as warden_messages
 from paceline.engine.local.crash_file import CrashFile, user_stacks, wait_until_written
