@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from paceline.engine.local.messages import Exited as ExitedHere
 from paceline.engine.local.messages import GroupGone as GroupGone
 from paceline.engine.local.messages import Quit as Quit
 from paceline.engine.local.messages import Spawned as Spawned
@@ -150,14 +151,9 @@ class Output(msgspec.Struct, frozen=True, tag=True):
     data: bytes
 
 
-class Exited(msgspec.Struct, frozen=True, tag=True):
-    """A worker's process ended; `status` as wait() gives it, memory in bytes, the time by the machine's own clock."""
+class Exited(ExitedHere, frozen=True, tag=True):
+    """What the warden says, and what else the machine knows; the time is by the machine's own clock."""
 
-    group: int
-    rank: int
-    status: int
-    max_rss: int
-    time_ns: int
     crash: str
     memory_limit: int | None
     out_of_memory_kills: int

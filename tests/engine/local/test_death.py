@@ -69,10 +69,15 @@ def family_of(events: list[Event]) -> list[Process]:
     return [member for member in family if member is not None]
 
 
+def start_family(group: WorkerGroup) -> list[Process]:
+    """The workers, with children, detached children and daemons."""
+    run_task(group, tasks.start_a_family)
+    return family_of(all_said(group))
+
+
 def test_shutdown_ends_everything_that_workers_started(start_group: StartGroup) -> None:
     group = start_group()
-    run_task(group, tasks.start_a_family)
-    family = family_of(all_said(group))
+    family = start_family(group)
     assert len(family) == 10
     group.shutdown()
     assert [member for member in family if member.alive] == []
@@ -80,8 +85,7 @@ def test_shutdown_ends_everything_that_workers_started(start_group: StartGroup) 
 
 def test_children_of_a_killed_worker_are_found(start_group: StartGroup) -> None:
     group = start_group()
-    run_task(group, tasks.start_a_family)
-    family = family_of(all_said(group))
+    family = start_family(group)
     for pid in group.processes().values():
         os.kill(pid, signal.SIGKILL)
     collect_to_end(group)
@@ -91,9 +95,7 @@ def test_children_of_a_killed_worker_are_found(start_group: StartGroup) -> None:
 
 def test_one_group_ends_without_touching_another(start_group: StartGroup) -> None:
     first, second = start_group(run_id="the same"), start_group(run_id="the same")
-    run_task(first, tasks.start_a_family)
-    run_task(second, tasks.start_a_family)
-    first_family, second_family = family_of(all_said(first)), family_of(all_said(second))
+    first_family, second_family = start_family(first), start_family(second)
     first.shutdown()
     assert [member for member in second_family if not member.alive] == []
     assert [member for member in first_family if member.alive] == [], "daemons too, forked or executed"
@@ -103,8 +105,7 @@ def test_one_group_ends_without_touching_another(start_group: StartGroup) -> Non
 
 def test_daemons_of_workers_that_ended_go_while_another_group_runs(start_group: StartGroup) -> None:
     first, second = start_group(run_id="the same"), start_group(run_id="the same")
-    run_task(second, tasks.start_a_family)
-    second_family = family_of(all_said(second))
+    second_family = start_family(second)
     run_task(first, tasks.start_a_family_and_return)
     daemons = family_of([event for event in collect_to_end(first) if isinstance(event, Message)])
     assert all(daemon.alive for daemon in daemons)
@@ -113,11 +114,15 @@ def test_daemons_of_workers_that_ended_go_while_another_group_runs(start_group: 
     assert [member for member in second_family if not member.alive] == []
 
 
-def test_a_stopped_warden_keeps_nothing_alive(tmp_path: Path) -> None:
+def engine_with_a_family(folder: Path) -> tuple[LocalEngine, WorkerGroup, list[Process]]:
+    """An engine of its own, whose warden can be harmed."""
     engine = LocalEngine()
-    group = engine.start_group(placement_in(tmp_path, 2))
-    run_task(group, tasks.start_a_family)
-    family = family_of(all_said(group))
+    group = engine.start_group(placement_in(folder, 2))
+    return engine, group, start_family(group)
+
+
+def test_a_stopped_warden_keeps_nothing_alive(tmp_path: Path) -> None:
+    engine, group, family = engine_with_a_family(tmp_path)
     (warden,) = engine.wardens
     os.kill(warden.pid, signal.SIGSTOP)
     assert group.shutdown() == []
@@ -273,10 +278,7 @@ def test_garbage_from_a_worker_ends_only_that_worker(start_group: StartGroup) ->
 
 
 def test_losing_the_warden_is_an_engine_failure_and_leaves_nothing(tmp_path: Path) -> None:
-    engine = LocalEngine()
-    group = engine.start_group(placement_in(tmp_path, 2))
-    run_task(group, tasks.start_a_family)
-    family = family_of(all_said(group))
+    engine, group, family = engine_with_a_family(tmp_path)
     (warden,) = engine.wardens
     os.kill(warden.pid, signal.SIGKILL)
     events = collect(group, lambda events: len(deaths(events)) == 2)
@@ -289,10 +291,7 @@ def test_losing_the_warden_is_an_engine_failure_and_leaves_nothing(tmp_path: Pat
 
 
 def test_a_terminated_warden_takes_everything_along(tmp_path: Path) -> None:
-    engine = LocalEngine()
-    group = engine.start_group(placement_in(tmp_path, 2))
-    run_task(group, tasks.start_a_family)
-    family = family_of(all_said(group))
+    engine, _group, family = engine_with_a_family(tmp_path)
     (warden,) = engine.wardens
     os.kill(warden.pid, signal.SIGTERM)
     wait_for(lambda: not any(member.alive for member in family), "the end of the family")
