@@ -56,6 +56,8 @@ class NodeAgent:
         self.started_at = time.monotonic()
         self.replaces_lost = replaces_lost
         """An earlier agent on the node was lost, so the node itself may be."""
+        self.silent_at = 0.0
+        """When it was last missing at a roll call."""
         self.preloads: list[tuple[str, ...]] = []
         """What to import once it is there."""
 
@@ -66,6 +68,11 @@ class NodeAgent:
     @property
     def is_coming(self) -> bool:
         return self.line.facts is None and not self.line.lost
+
+    @property
+    def is_silent(self) -> bool:
+        """It was missing at a roll call, and has said nothing since."""
+        return self.line.heard_at < self.silent_at
 
     @property
     def is_late(self) -> bool:
@@ -107,11 +114,11 @@ class Agents:
         return self._nodes
 
     def suspects(self) -> set[str]:
-        """Nodes whose agent was lost, or does not come up: whether they are alive is not known."""
+        """Nodes whose agent was lost, is silent or does not come up: whether they are alive is not known."""
         return {
             name
             for name, agent in list(self._by_node.items())
-            if agent.line.lost or (agent.is_coming and agent.replaces_lost)
+            if agent.line.lost or agent.is_silent or (agent.is_coming and agent.replaces_lost)
         }
 
     def try_again(self) -> None:
@@ -121,9 +128,13 @@ class Agents:
         self.start(name for name in lost if now - self._by_node[name].started_at > AGAIN_S)
 
     def lost_at(self) -> dict[str, float]:
-        """When nodes last lost an agent, whether or not there is another one by now: it may not come up."""
+        """When nodes last lost an agent, whether or not there is another one by now: it may not come up.
+
+        Also when an agent fell silent that is still so.
+        """
         agents = list(self._by_node.items())
-        return {**self._replaced, **{name: agent.line.lost_at for name, agent in agents if agent.line.lost}}
+        silent = {name: agent.silent_at for name, agent in agents if agent.is_silent}
+        return {**self._replaced, **silent, **{name: agent.line.lost_at for name, agent in agents if agent.line.lost}}
 
     # Starting
 
@@ -140,7 +151,8 @@ class Agents:
                         self._connection.begin(ray.kill, agent.holder)
                         self._by_number.pop(agent.number, None)
                         self._replaced[node_id] = agent.line.lost_at
-                    was_there = agent is not None and agent.line.facts is not None
+                    # Also if others have been tried since, and none came up.
+                    was_there = agent is not None and (agent.line.facts is not None or agent.replaces_lost)
                     agent = self._by_node[node_id] = self._start(nodes[node_id], replaces_lost=was_there)
             if agent is not None and preload:
                 agent.preloads.append(tuple(preload))
@@ -261,18 +273,23 @@ class Agents:
             agent.line.lose(f"{agent.node.label}: {why}")
 
     def _call_roll(self, agents: Sequence[NodeAgent]) -> None:
-        """A node that has just lost its power has closed no connection."""
+        """A node that has just lost its power has closed no connection.
+
+        Other groups on it have a limit of their own, heartbeat_timeout_s: the agent is not taken from them.
+        """
         asked_at = time.monotonic()
         for agent in agents:
             agent.line.tell(messages.Ping())
         self._serve(
             lambda: all(agent.line.heard_at > asked_at or agent.line.lost for agent in agents), asked_at + ROLL_CALL_S
         )
-        for agent in agents:
-            if agent.line.heard_at <= asked_at:
+        missing = [agent for agent in agents if agent.line.heard_at <= asked_at or agent.line.lost]
+        for agent in missing:
+            agent.silent_at = time.monotonic()
+            if not agent.line.groups:
                 agent.line.lose(f"{agent.node.label} does not answer")
-            if agent.line.lost:
-                raise UnusableNodeError(agent.node, agent.line.lost)
+        if missing:
+            raise UnusableNodeError(missing[0].node, missing[0].line.lost or f"no answer within {ROLL_CALL_S:g} s")
 
     # Ends
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -96,6 +97,46 @@ def test_a_loss_is_remembered_when_the_next_agent_is_on_its_way(
     agents.try_again()
     assert agents._by_node[NODE.node_id].is_coming
     assert agents.lost_at()[NODE.node_id] > before
+
+
+def test_a_node_that_is_silent_for_a_moment_is_avoided_and_not_lost(
+    agents: SomeAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups that run there wait for heartbeat_timeout_s, whoever else wants to start."""
+    monkeypatch.setattr(module, "ROLL_CALL_S", 0.2)
+    agents.start([NODE.node_id])
+    (agent,) = agents._by_node.values()
+    agent.line.facts = messages.NodeFacts("h1", 4, "", 1, *messages.own_versions())
+    ours, its = socket.socketpair()
+    agent.line.attach(ours)
+    told: list[AgentLine] = []
+    group: Any = SimpleNamespace(on_agent_lost=told.append)
+    agent.line.groups[1] = group
+    with pytest.raises(UnusableNodeError, match="no answer"):
+        agents.ready([NODE.node_id], time.monotonic() + 5)
+    assert not agent.line.lost
+    assert told == []
+    assert agents.suspects() == {NODE.node_id}
+    assert NODE.node_id in agents.lost_at(), "room there is not used meanwhile"
+    agent.line._heard()
+    assert agents.suspects() == set()
+    assert agents.lost_at() == {}
+    agent.line.groups.clear()
+    with pytest.raises(UnusableNodeError, match="does not answer"):
+        agents.ready([NODE.node_id], time.monotonic() + 5)
+    assert agent.line.lost
+    its.close()
+
+
+def test_a_node_stays_suspect_until_an_agent_has_come_up(agents: SomeAgents) -> None:
+    """However many have been tried in vain: otherwise a start would wait there until its time is up."""
+    agents.start([NODE.node_id])
+    agents._by_node[NODE.node_id].line.facts = messages.NodeFacts("h1", 4, "", 1, *messages.own_versions())
+    for _ in range(3):
+        agents._by_node[NODE.node_id].line.lose("the test says so")
+        agents.start([NODE.node_id])
+        assert agents._by_node[NODE.node_id].is_coming
+        assert agents.suspects() == {NODE.node_id}
 
 
 def test_a_node_that_leaves_meanwhile_is_unusable(agents: SomeAgents) -> None:
