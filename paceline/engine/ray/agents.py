@@ -193,7 +193,7 @@ class Agents:
             self._reactor.run_once(0.0)
         for agent in list(self._by_node.values()):
             if agent.is_there:
-                agent.line.look(time.monotonic(), None)
+                agent.line.ping(time.monotonic())
                 self._let_import(agent)
 
     def _let_import(self, agent: NodeAgent) -> None:

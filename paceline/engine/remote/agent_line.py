@@ -135,18 +135,24 @@ class AgentLine:
     # Signs of life
 
     def look(self, now: float, heartbeat_timeout_s: float | None) -> None:
-        """Show that the driver is alive; notice a machine that says nothing any more."""
+        """Show that the driver is alive; notice a machine that says nothing any more. Only for those who listen."""
         recheck_s = min(heartbeat_timeout_s or RECHECK_S, RECHECK_S)
         self._watched_s += min(now - self._last_look, STALL_S, recheck_s / 2)
         self._last_look = now
+        self.ping(now, heartbeat_timeout_s)
+        if self._frames is None or self.lost:
+            return
+        if heartbeat_timeout_s is not None and self.is_silent(now, heartbeat_timeout_s):
+            self.lose_silent(heartbeat_timeout_s)
+
+    def ping(self, now: float, heartbeat_timeout_s: float | None = None) -> None:
+        """Show that the driver is alive. Also for those who do not listen: it does not count as a look."""
         if self._frames is None or self.lost:
             return
         if now - self._last_ping > min(PING_S, (heartbeat_timeout_s or PING_S) / 5):
             self._last_ping = now
             if not self._frames.unsent:  # Else what is on its way shows it.
                 self.tell(messages.Ping())
-        if heartbeat_timeout_s is not None and self.is_silent(now, heartbeat_timeout_s):
-            self.lose_silent(heartbeat_timeout_s)
 
     def is_silent(self, now: float, limit: float) -> bool:
         """For longer than `limit`, though the driver has really listened: if it was stopped, perhaps all were."""

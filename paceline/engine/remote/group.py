@@ -323,6 +323,7 @@ class RemoteGroup(ChannelGroup):
         lines = [line for line in self._lines if not line.lost]
         for line in lines:
             line.tell(messages.KillGroup(self.number, self._is_late))
+        self.reactor.run_once(0.0)  # Nobody may have listened for long; what is here by now was said in time.
         if self.wait_for(lambda: self._are_gone(lines), KILL_WAIT_S):
             return []
         late = [line.label for line in lines if line not in self._gone]

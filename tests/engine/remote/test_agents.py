@@ -103,6 +103,22 @@ def test_an_agent_that_fails_says_why(engine: AgentsEngine, start_group: StartGr
     assert "DecodeError" in failures[0].message
 
 
+def test_a_driver_that_did_not_listen_for_long_blames_no_agent_when_it_ends_a_group(
+    engine: AgentsEngine, start_group: StartGroup
+) -> None:
+    """It was busy with something else, while another thread told the agents that it is alive."""
+    group = start_group(heartbeat_timeout_s=1.0)
+    other = start_group(heartbeat_timeout_s=None)
+    busy_until = time.monotonic() + 3.0
+    while time.monotonic() < busy_until:
+        for node in engine.nodes:
+            node.agent_line.ping(time.monotonic())
+        time.sleep(0.1)
+    group.shutdown()
+    assert [node.agent_line.lost for node in engine.nodes] == ["", ""]
+    assert other.execute(os.getpid) == [other.processes()[rank] for rank in (0, 1)]
+
+
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[tuple[AgentsEngine, Network]]:
     """An engine whose second node is behind a network of its own."""
