@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 SECONDS = 300
 SECONDS_OF_RLLIB = 900
-SILENT = {"torch_reproducibility"}
+SILENT = {"rl_trainer", "torch_reproducibility"}
 """Examples that show nothing of the run, and so no first line either."""
 MARKS = {"rl_trainer": pytest.mark.skipif(find_spec("gymnasium") is None, reason="needs RLlib")}
 EXPECTED = {
