@@ -30,7 +30,7 @@ START_S = 120.0
 ANSWER_S = 30.0
 """How long one question to the cluster may take."""
 GONE_S = 30.0
-"""How long the head may be out of reach until the cluster counts as gone. Ray itself ends this process after 60 s."""
+"""How long the head may be out of reach until the cluster counts as gone. Ray ends a connected process after 60 s."""
 END_S = 10.0
 """How long leaving the cluster may take, or ending one of our own."""
 TEND_S = 0.5
@@ -54,6 +54,12 @@ class Connection:
         self.owns_ray = not ray.is_initialized()
         self._tend = tend
         self._closing = threading.Event()
+        self._leaving = threading.Lock()
+        self._has_left = False
+        self._questions: set[Future[Any]] = set()
+        """Those that have not been answered yet."""
+        self._is_given_up = False
+        """Nobody waits for the connection any more: if it comes, it is not to stay."""
         self._silent_s = 0.0
         """How long the head has been out of reach."""
         self._reached_at = time.monotonic()
@@ -70,18 +76,24 @@ class Connection:
             warn_at_users_line(f"paceline.init({ignored}) has no effect: this program has called ray.init() already.")
         self._thread = threading.Thread(target=self._live, args=(connect, connected), name="paceline-ray", daemon=True)
         self._thread.start()
+        try:
+            self._wait_until(connected, wanted)
+            self.is_own_cluster = self.owns_ray and wanted == LOCAL
+            self._job = ray.get_runtime_context().get_job_id()
+            _warn_of_open_cluster(self.address)
+        except BaseException:  # Also Ctrl-C.
+            self._is_given_up = True
+            self._closing.set()
+            raise
+
+    def _wait_until(self, connected: Future[None], wanted: str) -> None:
         within_s = START_S if wanted == LOCAL else CONNECT_S
         try:
             connected.result(within_s)
         except TimeoutError:
-            self._closing.set()
             raise EngineError(_no_connection(wanted, f"no answer within {within_s:g} s")) from None
         except Exception as error:
-            self._closing.set()
             raise EngineError(_no_connection(wanted, _first_line(error))) from error
-        self.is_own_cluster = self.owns_ray and wanted == LOCAL
-        self._job = ray.get_runtime_context().get_job_id()
-        _warn_of_open_cluster(self.address)
 
     @property
     def is_usable(self) -> bool:
@@ -104,6 +116,11 @@ class Connection:
                 last_probe = self._probe(last_probe)
             with contextlib.suppress(Exception):
                 self._tend()
+            if self.lost and self.owns_ray and not self._has_left:
+                self._wait_for_questions()
+                self._leave()  # Otherwise Ray would end this process.
+        if self._is_given_up:
+            self._leave()
 
     def _probe(self, last_probe: float) -> float:
         """Whether the head can be reached. Takes and returns when a probe was over: what it took counts, too."""
@@ -122,6 +139,20 @@ class Connection:
                 "cluster again (ray start --head ...) and restore the run there; its checkpoints are kept."
             )
         return time.monotonic()
+
+    def _wait_for_questions(self) -> None:
+        """Those that are being asked: Ray may end a process that asks while it leaves."""
+        deadline = time.monotonic() + END_S
+        while self._questions and time.monotonic() < deadline and not self._closing.wait(TEND_S):
+            pass
+
+    def _leave(self) -> None:
+        """Once: whatever connects this process to Ray after that is not ours."""
+        with self._leaving:
+            if self.owns_ray and not self._has_left:
+                self._has_left = True
+                with contextlib.suppress(Exception):
+                    ray.shutdown()
 
     def lose(self, why: str) -> None:
         self.lost = self.lost or why
@@ -149,6 +180,8 @@ class Connection:
                     return answer.result(min(LOOK_S, within_s))
                 except TimeoutError:
                     if answer.done():
+                        if not isinstance(answer.exception(), TimeoutError):
+                            continue  # It has come in this moment.
                         self._wait_for_verdict(doubt_s)
                         raise EngineError(f"the Ray cluster at {self.address} did not answer in time") from None
                 except RayError as error:
@@ -191,18 +224,21 @@ class Connection:
                 answer.set_result(call(*arguments))
             except BaseException as error:
                 answer.set_exception(error)
+            finally:
+                self._questions.discard(answer)
 
+        self._questions.add(answer)
         threading.Thread(target=work, name="paceline-ray-question", daemon=True).start()
         return answer
 
     def close(self) -> None:
         if self.owns_ray and ray.is_initialized():
-            ending = threading.Thread(target=_disconnect, name="paceline-ray-end", daemon=True)
+            ending = threading.Thread(target=self._leave, name="paceline-ray-end", daemon=True)
             try:
                 ending.start()
                 ending.join(END_S)
             except RuntimeError:  # The interpreter ends and starts no threads any more.
-                _disconnect()
+                self._leave()
         self._closing.set()
         self._thread.join(2 * REACH_S)
 
@@ -212,11 +248,6 @@ def _import_what_the_end_needs() -> None:
     dataclasses in there, makes Python forget why it ends: it would exit with 1 instead of dying of SIGINT."""
     with contextlib.suppress(Exception):
         importlib.import_module("ray.dag.compiled_dag_node")
-
-
-def _disconnect() -> None:
-    with contextlib.suppress(Exception):
-        ray.shutdown()
 
 
 def _chosen(address: str | None) -> str:
