@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from paceline.air.errors import StartupTimeoutError
+from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError
 from paceline.engine.base import Engine
 from paceline.run.run import Phase, Run
 from paceline.tune.experiment.trials import Request, Shared, TrialRun
@@ -21,6 +21,9 @@ TOTALS_S = 2.0
 OWED_S = 30.0
 """How long others wait for a trial under way that has lost its room, once no trial is left whose end makes room."""
 
+FORGOTTEN_S = 10.0
+"""Machines that nobody has missed for so long may have been there meanwhile."""
+
 
 @dataclass
 class _Wait:
@@ -31,9 +34,9 @@ class _Wait:
     """Lost machines that it cannot do without."""
     gone_since: float = 0.0
 
-    def note(self, gone: str) -> None:
+    def note(self, gone: str, since: float) -> None:
         if gone and not self.gone:
-            self.gone_since = time.monotonic()
+            self.gone_since = since
         self.gone = gone
 
     @property
@@ -54,7 +57,10 @@ class Rooms:
         self._before: dict[TrialRun, _Wait] = {}
         """Trials that have not started, or are to continue, and find no room."""
         self._patience_s = shared.setup.run_config.failure_config.start_timeout_s
+        self._missed: dict[str, tuple[float, float]] = {}
+        """Since when trials have missed lost machines, and when one last did: one clock for all trials."""
         self._none_since: float | None = None
+        self._unanswered_since: float | None = None
         self._counted = time.monotonic()
 
     @property
@@ -84,6 +90,8 @@ class Rooms:
 
     def may_start(self, trial_run: TrialRun) -> bool:
         """Whether a trial that waits for its turn has room."""
+        for other in [each for each in self._before if each.trial not in self._trials.waiting]:
+            del self._before[other]
         return self._looked_up(trial_run, self._before)
 
     def has_room_again(self, trial_run: TrialRun, run: Run) -> bool:
@@ -95,11 +103,20 @@ class Rooms:
 
     def _looked_up(self, trial_run: TrialRun, waits: dict[TrialRun, _Wait]) -> bool:
         """Raises when lost machines, without which there is no room, have been gone for as long as a start may take."""
-        if self.has_room(trial_run):
+        try:
+            has_room = self.has_room(trial_run)
+            gone = "" if has_room else self._engine.what_is_gone(trial_run.wanted.placement)
+        except EngineLost:
+            raise
+        except EngineError as error:
+            self._note_no_answer(error)
+            return False
+        self._unanswered_since = None
+        if has_room:
             waits.pop(trial_run, None)
             return True
         wait = waits.setdefault(trial_run, _Wait())
-        wait.note(self._engine.what_is_gone(trial_run.wanted.placement))
+        wait.note(gone, self._missed_since(gone))
         if wait.missed_s > self._patience_s:
             del waits[trial_run]
             raise StartupTimeoutError(
@@ -107,6 +124,23 @@ class Rooms:
                 f"and start_timeout_s={self._patience_s:g} s have passed. Restore the search once it is back."
             )
         return False
+
+    def _missed_since(self, gone: str) -> float:
+        now = time.monotonic()
+        since, last = self._missed.get(gone, (now, now))
+        if now - last > FORGOTTEN_S:
+            since = now
+        self._missed[gone] = since, now
+        return since
+
+    def _note_no_answer(self, error: EngineError) -> None:
+        """A cluster that is busy answers later. Raises if it has not for as long as a start may take."""
+        now = time.monotonic()
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        elif now - self._unanswered_since > self._patience_s:
+            raise error
+        self._audience.warn_once(f"No room for trials at the moment: {error}. The search tries again.")
 
     def _reserve(self, trial_run: TrialRun) -> None:
         placement, run = trial_run.wanted.placement, trial_run.run
