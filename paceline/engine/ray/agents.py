@@ -30,6 +30,8 @@ ROLL_CALL_S = 5.0
 """How long an agent may take to answer when a group is about to be started."""
 NODES_FOR_S = 1.0
 """How long an answer of Ray about its nodes is believed."""
+LEFT_FOR_S = 3600.0
+"""How long a node that has left may come back. In a cloud it comes back under another address, as any node."""
 POLL_S = 0.05
 
 
@@ -100,6 +102,7 @@ class Agents:
         self._nodes_at = float("-inf")
         self.left: dict[str, ClusterNode] = {}
         """Nodes that the cluster had, and has no more. They may come back under another id."""
+        self._left_at: dict[str, float] = {}
 
     # Nodes
 
@@ -107,11 +110,20 @@ class Agents:
         """Those that Ray believes to be alive."""
         if fresh or time.monotonic() - self._nodes_at > NODES_FOR_S:
             found = alive_nodes(self._connection.ask(ray.nodes))
-            self.left.update({name: node for name, node in self._nodes.items() if name not in found})
-            returned = {node.address for name, node in found.items() if name not in self._nodes}
-            self.left = {name: node for name, node in self.left.items() if node.address not in returned}
+            self._note_left(found)
             self._nodes, self._nodes_at = found, time.monotonic()
         return self._nodes
+
+    def _note_left(self, found: dict[str, ClusterNode]) -> None:
+        now = time.monotonic()
+        left = {name: node for name, node in self._nodes.items() if name not in found}
+        self._left_at.update(dict.fromkeys(left, now))
+        returned = {node.address for name, node in found.items() if name not in self._nodes}
+        self.left = {
+            name: node
+            for name, node in {**self.left, **left}.items()
+            if node.address not in returned and now - self._left_at[name] < LEFT_FOR_S
+        }
 
     def suspects(self) -> set[str]:
         """Nodes whose agent was lost, is silent or does not come up: whether they are alive is not known."""

@@ -145,6 +145,27 @@ def test_a_node_that_leaves_meanwhile_is_unusable(agents: SomeAgents) -> None:
         agents.ready([NODE.node_id], time.monotonic() + 5)
 
 
+def test_a_node_that_does_not_come_back_is_forgotten_in_the_end(
+    agents: SomeAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor in a cloud has another address. Requests that fit on no node are refused again then."""
+    described = {"Alive": True, "NodeManagerHostname": "h", "Resources": {"CPU": 4}}
+    there = [{**described, "NodeID": name, "NodeManagerAddress": f"10.0.0.{name[1:]}"} for name in ("n1", "n2", "n3")]
+    now = time.monotonic()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "ray", SimpleNamespace(nodes=lambda: list(there)))
+    for leaves in (None, "n2", "n3"):
+        there = [node for node in there if node["NodeID"] != leaves]
+        Agents.nodes(agents, fresh=True)
+        now += module.LEFT_FOR_S - 1
+    assert set(agents.left) == {"n2", "n3"}
+    Agents.nodes(agents, fresh=True)
+    assert set(agents.left) == {"n3"}
+    now += 2
+    assert set(Agents.nodes(agents, fresh=True)) == {"n1"}
+    assert agents.left == {}
+
+
 def test_nobody_asks_a_ray_that_is_shut_down(agents: SomeAgents, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start itself anew."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ from paceline.engine.base import Placement
 from paceline.engine.ray.room import ClusterNode
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.cluster
 
-from paceline.engine.ray import held as held_module  # noqa: E402
-from paceline.engine.ray.held import HeldRoom, HeldRooms, shape_of  # noqa: E402
+from paceline.engine.ray import held as held_module
+from paceline.engine.ray.held import HeldRoom, HeldRooms, shape_of
 
 ANY: Any = None
 
@@ -72,10 +72,12 @@ def nodes() -> Nodes:
 
 
 @pytest.fixture
-def rooms(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> HeldRooms:
+def rooms(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldRooms]:
     agents: Any = nodes
     monkeypatch.setattr(held_module, "UNUSED_S", 30.0)
-    return HeldRooms(ANY, agents)
+    rooms = HeldRooms(ANY, agents)
+    yield rooms
+    rooms.close()
 
 
 def one_of(rooms: HeldRooms, cpus: float = 1.0, **settings: Any) -> HeldRoom:
