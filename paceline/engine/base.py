@@ -323,8 +323,8 @@ class Engine(ABC):
         """One name for each GPU, to share them out among groups by `Placement.devices`."""
         return [str(number) for number in range(int(self.resources().get("GPU", 0.0)))]
 
-    def warm(self, preload: Sequence[str]) -> None:  # noqa: B027  (optional)
-        """Begin loading what workers will need, without waiting for it."""
+    def warm(self, preload: Sequence[str], world_size: int | None = None) -> None:  # noqa: B027  (optional)
+        """Begin loading what workers will need, without waiting for it. None: for more than one group, or not known."""
 
     def reserve(self, placement: Placement, on: Sequence[str] | None = None) -> Reservation | None:
         """Room for such a group; None: there is none now. It never waits for others.

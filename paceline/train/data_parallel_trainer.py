@@ -79,7 +79,8 @@ class DataParallelTrainer(BaseTrainer):
         _warn_of_missing_modules(self.backend_config.backend_cls)
         if not self.backend_config.backend_cls.fresh:
             modules = modules_to_preload(self.backend_config, with_data=bool(self.datasets))
-            choose_engine(self.run_config.engine).warm(modules)
+            workers = self.scaling_config.num_workers
+            choose_engine(self.run_config.engine).warm(modules, workers if isinstance(workers, int) else None)
 
     def to_run_spec(self) -> RunSpec:
         if self.scaling_config.num_workers is None:

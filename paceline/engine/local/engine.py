@@ -37,7 +37,7 @@ class LocalEngine(ReactorEngine):
         with self.reactor.lock:
             return self._wardens.running()
 
-    def warm(self, preload: Sequence[str]) -> None:
+    def warm(self, preload: Sequence[str], world_size: int | None = None) -> None:
         if os.getpid() == self._pid:
             self._warden(tuple(preload))
             self._end_surplus_wardens()

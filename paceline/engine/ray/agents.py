@@ -30,6 +30,8 @@ ROLL_CALL_S = 5.0
 """How long an agent may take to answer when a group is about to be started."""
 NODES_FOR_S = 1.0
 """How long an answer of Ray about its nodes is believed."""
+WARM_ANYWAY = 8
+"""On so many nodes agents get ready, though a group has fewer workers: nobody knows which Ray will choose."""
 LEFT_FOR_S = 3600.0
 """How long a node that has left may come back. In a cloud it comes back under another address, as any node."""
 POLL_S = 0.05
@@ -113,6 +115,11 @@ class Agents:
             self._note_left(found)
             self._nodes, self._nodes_at = found, time.monotonic()
         return self._nodes
+
+    def nodes_for(self, world_size: int | None) -> list[str]:
+        """Where to get ready for a group before Ray has chosen its nodes; None: everywhere."""
+        names = sorted(self.nodes(), key=lambda name: name not in self._by_node)
+        return names if world_size is None else names[: max(world_size, WARM_ANYWAY)]
 
     def _note_left(self, found: dict[str, ClusterNode]) -> None:
         now = time.monotonic()

@@ -94,8 +94,8 @@ class RayEngine(ReactorEngine):
     def gpu_names(self) -> list[str]:
         return [str(number) for number in range(int(self.resources()["GPU"]))]
 
-    def warm(self, preload: Sequence[str]) -> None:
-        self.agents.start(self.agents.nodes(), preload)
+    def warm(self, preload: Sequence[str], world_size: int | None = None) -> None:
+        self.agents.start(self.agents.nodes_for(world_size), preload)
 
     def _tend(self) -> None:
         """In the thread of the connection, about twice a second."""

@@ -90,7 +90,7 @@ class RLTrainer(BaseTrainer):
             metadata=metadata,
         )
         # The worker's imports begin while the user's own program continues.
-        choose_engine(self.run_config.engine).warm(modules_to_preload(RLConfig(), with_data=bool(self.datasets)))
+        choose_engine(self.run_config.engine).warm(modules_to_preload(RLConfig(), with_data=bool(self.datasets)), 1)
         self._algorithm_config = self._translated()
         if self.scaling_config.num_workers is None and self._algorithm_config.num_env_runners:
             # A search counts what its trials need.

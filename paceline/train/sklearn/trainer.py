@@ -133,7 +133,7 @@ class SklearnTrainer(BaseTrainer):
             metadata=metadata,
         )
         # The worker's imports begin while the user's own program goes on.
-        choose_engine(self.run_config.engine).warm(modules_to_preload(SklearnConfig()))
+        choose_engine(self.run_config.engine).warm(modules_to_preload(SklearnConfig()), 1)
 
     # -- arguments --------------------------------------------------------------------------
 

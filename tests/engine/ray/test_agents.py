@@ -166,6 +166,17 @@ def test_a_node_that_does_not_come_back_is_forgotten_in_the_end(
     assert agents.left == {}
 
 
+def test_no_more_nodes_get_ready_than_a_group_can_use(agents: SomeAgents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones are those that are ready."""
+    nodes = {name: ClusterNode(name, "10.0.0.1", name, {"CPU": 4}) for name in (f"n{number}" for number in range(50))}
+    monkeypatch.setattr(agents, "nodes", lambda: nodes)
+    agents.start(["n7", "n49"])
+    assert agents.nodes_for(2)[:3] == ["n7", "n49", "n0"]
+    assert len(agents.nodes_for(2)) == module.WARM_ANYWAY
+    assert len(agents.nodes_for(20)) == 20
+    assert len(agents.nodes_for(None)) == 50
+
+
 def test_nobody_asks_a_ray_that_is_shut_down(agents: SomeAgents, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start itself anew."""
 
