@@ -112,7 +112,7 @@ class ScalingConfig(ShortRepr):
     placement_strategy: str = "PACK"
     """How workers are spread over the nodes of a cluster: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
     _max_cpu_fraction_per_node: float | None = None
-    """The share of a node's CPUs that workers may take."""
+    """Has no effect, with a warning: workers may take all CPUs of a node."""
     accelerator_type: str | None = None
     """The type of GPU that the nodes of a cluster must have. On one machine it has no effect, with a warning."""
 

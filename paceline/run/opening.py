@@ -296,6 +296,8 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
     before anything is started."""
     if not engine.capabilities.chooses_nodes and (text := spec.scaling.accelerator_warning()):
         warn_at_users_line(text)
+    if spec.scaling._max_cpu_fraction_per_node is not None:
+        warn_at_users_line("_max_cpu_fraction_per_node has no effect: workers may take all CPUs of a node.")
     data = embedding.data or (RunData.prepared(spec.ingest, spec.world_size) if spec.ingest else RunData())
     task = pickled_task(spec, data.packed, data.preprocessor)
     files = (

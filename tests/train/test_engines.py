@@ -62,6 +62,13 @@ def test_on_one_machine_a_type_of_gpu_has_no_effect(results_dir: Path) -> None:
     assert [warning.filename for warning in caught] == [__file__]
 
 
+def test_a_limit_of_cpus_per_node_has_no_effect(results_dir: Path) -> None:
+    trainer = quick_trainer(report_process, workers=1, config={}, engine="inline")
+    trainer.scaling_config._max_cpu_fraction_per_node = 0.5
+    with pytest.warns(UserWarning, match="_max_cpu_fraction_per_node has no effect"):
+        trainer.fit()
+
+
 @pytest.fixture
 def uninitialized() -> Any:
     paceline.shutdown()
