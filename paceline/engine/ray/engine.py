@@ -149,15 +149,17 @@ class RayEngine(ReactorEngine):
 
     def _start_in(self, held: HeldRoom, placement: Placement, deadline: float) -> WorkerGroup:
         """In room that is held, or in other room that there is. Waiting for room is up to whoever reserves it."""
-        problem = "it was given back" if held.is_released else "a node of it is gone"
-        if not held.covers(placement):
-            problem = f"it does not suffice for {wanted_in_words(placement)}"
-        elif not held.is_lost:
+        problem = _why_unusable(held, placement)
+        if not problem:
             try:
                 return self._start_on(held.room, placement, deadline, gives_back=False)
             except UnusableNodeError as error:
                 problem = str(error)
         held.release()  # Otherwise the group could wait for its own room.
+        return self._start_elsewhere(placement, deadline, problem)
+
+    def _start_elsewhere(self, placement: Placement, deadline: float, problem: str) -> WorkerGroup:
+        """`problem` is that of the room that was reserved. Raises WorkerDiedError: the run may try again."""
         other = self._other_room(placement)
         if other is not None:
             try:
@@ -237,6 +239,15 @@ class RayEngine(ReactorEngine):
         self.agents.close()
         self._listener.close()
         self._connection.close()
+
+
+def _why_unusable(held: HeldRoom, placement: Placement) -> str:
+    """Empty if it is not known to be."""
+    if not held.covers(placement):
+        return f"it does not suffice for {wanted_in_words(placement)}"
+    if held.is_released:
+        return "it was given back"
+    return "a node of it is gone" if held.is_lost else ""
 
 
 def _tls_variables() -> tuple[str, str, str] | None:
