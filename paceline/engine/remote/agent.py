@@ -28,7 +28,7 @@ from paceline.engine.local.wardens import Wardens
 from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.folders import AgentFolder
-from paceline.engine.remote.line import AGENT, MOST_DIALLING, WORKER, Caller, dial
+from paceline.engine.remote.line import AGENT, GREETING_S, MOST_DIALLING, WORKER, Caller, dial
 from paceline.engine.remote.sharing import found_in
 from paceline.engine.remote.takeover import is_wanted, take_place
 from paceline.engine.remote.tls import TlsRelay
@@ -46,6 +46,10 @@ OUTPUT_BYTES = 64 * 1024
 OUTPUT_AHEAD_BYTES = 1 << 20
 """While so much waits to be sent, workers wait with their output."""
 REMAINS_WAIT_S = 10.0
+FIRST_DIAL_S = 10.0
+"""How long the driver may take to answer a worker. It may be stopped, or out of reach for a while: each further try has
+twice the time, so that few connections wait at a driver that does not accept them."""
+DIAL_AGAIN_S = 0.5
 FDS_PER_WORKER = 8
 LENGTH = struct.Struct("<I")
 
@@ -82,8 +86,8 @@ class Agent:
         self._control = FrameSocket(self._dial(Caller(AGENT, settings.number)))
         self._reactor.add(self._control.fileno(), self._on_control)
 
-    def _dial(self, caller: Caller) -> socket.socket:
-        return dial(self._settings.address, self._settings.token, caller, self._tls)
+    def _dial(self, caller: Caller, timeout: float = GREETING_S) -> socket.socket:
+        return dial(self._settings.address, self._settings.token, caller, self._tls, timeout)
 
     def serve(self) -> None:
         """Until the driver has had enough; then nothing is left."""
@@ -259,16 +263,29 @@ class Agent:
         return self._folder.new_folder()
 
     def _connect_and_fork(self, group: GroupHere, worker: WorkerHere) -> None:
-        spawn = worker.spawn
         try:
-            with self._dialling:
-                sock = self._dial(Caller(WORKER, spawn.group, spawn.rank))
-        except (OSError, EngineError) as error:
-            self.tell(messages.SpawnFailed(spawn.group, spawn.rank, f"it could not reach the driver: {error}"))
+            sock = self._connection_for(group, worker)
+        except EngineError as error:
+            self.tell(messages.SpawnFailed(group.number, worker.spawn.rank, str(error)))
+            return
+        if sock is None:
             return
         with sock, self._reactor.lock:
             if not group.is_ending and not worker.is_closed:
                 worker.fork(group.warden, sock)
+
+    def _connection_for(self, group: GroupHere, worker: WorkerHere) -> socket.socket | None:
+        """None if the group is ended meanwhile. Whether the driver is gone is noticed elsewhere."""
+        timeout = FIRST_DIAL_S
+        while not group.is_ending and not worker.is_closed:
+            try:
+                with self._dialling:
+                    return self._dial(Caller(WORKER, group.number, worker.spawn.rank), timeout)
+            except OSError as error:
+                worker.trouble = f"it could not reach the driver: {error}"
+            time.sleep(DIAL_AGAIN_S)
+            timeout *= 2
+        return None
 
     def _lend(self, asked: messages.Lend) -> None:
         group = self._groups.get(asked.group)

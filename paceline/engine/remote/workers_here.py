@@ -45,6 +45,8 @@ class WorkerHere:
         ours, self._handed_end = socket_pair()
         self.handing = FrameSocket(ours)
         """Where it is handed attachments."""
+        self.trouble = ""
+        """Why it has no process yet, as far as that is known."""
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.memory_kills_before = linux.out_of_memory_kills()
@@ -246,8 +248,8 @@ class GroupHere:
         return files
 
     def take_stacks(self, files: dict[int, CrashFile]) -> dict[int, str]:
-        """What they have shown."""
-        texts = {}
+        """What they have shown; of those that have no process yet, what keeps them from it."""
+        texts = {rank: worker.trouble for rank, worker in self.workers.items() if worker.pid is None}
         for rank, file in files.items():
             texts[rank] = user_stacks(file.read())
             if not self.workers[rank].is_closed:

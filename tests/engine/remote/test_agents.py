@@ -243,6 +243,27 @@ def test_a_start_has_only_the_time_that_is_left(start_group: StartGroup, monkeyp
     assert time.monotonic() - started < 20
 
 
+class HastyEngine(AgentsEngine):
+    agent_arguments = ("-c", "from paceline.engine.remote import agent; agent.FIRST_DIAL_S = 0.2; agent.main()")
+
+
+def test_a_start_survives_a_driver_that_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than workers wait for an answer when they dial: they dial again."""
+    wait_until_ready = RemoteGroup._wait_until_ready
+
+    def wait_later(group: RemoteGroup, deadline: float) -> None:
+        time.sleep(2.0)  # As by Ctrl-Z.
+        wait_until_ready(group, deadline)
+
+    monkeypatch.setattr(RemoteGroup, "_wait_until_ready", wait_later)
+    engine = HastyEngine()
+    try:
+        group = engine.start_group(placement_in(tmp_path, 2))
+        assert group.execute(os.getpid) == [group.processes()[rank] for rank in (0, 1)]
+    finally:
+        engine.close()
+
+
 def test_a_module_that_cannot_be_imported_is_named(start_group: StartGroup) -> None:
     with pytest.raises(EngineError, match=r"importing tests\.engine\.local\.broken_preload for the workers failed"):
         start_group(preload=("tests.engine.local.broken_preload",))
