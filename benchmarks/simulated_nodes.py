@@ -252,7 +252,8 @@ class StandInNode:
             elif isinstance(message, messages.KillGroup):
                 self._kill(message.group)
             elif isinstance(message, messages.ShowStacks):
-                self.tell(messages.Stacks(message.group, dict.fromkeys(message.ranks, "a stand-in")))
+                texts = dict.fromkeys(message.ranks, "a stand-in")
+                self.tell(messages.Stacks(message.group, message.number, texts))
             elif isinstance(message, messages.LookFor):
                 self.tell(messages.Seen(message.path, b""))
             elif isinstance(message, messages.Ping):

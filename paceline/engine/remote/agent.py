@@ -22,6 +22,7 @@ from paceline.air.temporary import sweep
 from paceline.engine import protocol
 from paceline.engine.channel_group import STALL_S
 from paceline.engine.frames import ATTACHED, SHARED, FrameSocket
+from paceline.engine.local.crash_file import wait_until_written
 from paceline.engine.local.engine import make_room_for_fds
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.local.wardens import Wardens
@@ -36,7 +37,6 @@ from paceline.engine.remote.workers_here import (
     AttachmentsHere,
     GroupHere,
     WorkerHere,
-    wait_for_stacks,
     where_imports_are,
 )
 
@@ -222,10 +222,10 @@ class Agent:
         if group is not None and not group.warden.loaded:
             texts = dict.fromkeys(asked.ranks, where_imports_are(group.warden))
         elif group is not None:
-            wait_for_stacks(files)
+            wait_until_written(list(files.values()), asked.wait_s)
             with self._reactor.lock:
                 texts = group.take_stacks(files)
-        self.tell(messages.Stacks(asked.group, texts))
+        self.tell(messages.Stacks(asked.group, asked.number, texts))
 
     # Workers
 

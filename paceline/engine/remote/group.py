@@ -28,6 +28,7 @@ from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine
 from paceline.engine.remote.member import RemoteMember
 from paceline.engine.remote.sharing import SharedDirectories
+from paceline.engine.remote.stacks import StackQuestions
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
 
 EXIT_STATUS_WAIT_S = 1.0
@@ -54,9 +55,7 @@ class RemoteGroup(ChannelGroup):
         self._load_error = ""
         self._is_late = False
         """It did not get ready in time."""
-        self._stacks: dict[int, str] = {}
-        self._asked: set[AgentLine] = set()
-        """Those that have not answered yet."""
+        self._stacks = StackQuestions(number)
         self._gone: set[AgentLine] = set()
         self._log_error = ""
         self._ending: set[RemoteMember] = set()
@@ -190,8 +189,7 @@ class RemoteGroup(ChannelGroup):
         elif isinstance(message, messages.Spawned):
             self._remote[message.rank].pid = message.pid
         elif isinstance(message, messages.Stacks):
-            self._stacks.update(message.texts)
-            self._asked.discard(line)
+            self._stacks.take(line, message)
         elif isinstance(message, messages.SpawnFailed):
             self.fail(self._remote[message.rank], "startup", message.error)
         else:
@@ -287,11 +285,10 @@ class RemoteGroup(ChannelGroup):
             if not member.has_ended and not member.line.lost:
                 asked.setdefault(member.line, []).append(member.rank)
         with self.reactor.lock:
-            self._stacks, self._asked = {}, set(asked)
-            for line, ranks in asked.items():
-                line.tell(messages.ShowStacks(self.number, ranks))
-        self.wait_for(lambda: not self._asked or all(line.lost for line in self._asked), timeout)
-        return {rank: text for rank, text in self._stacks.items() if text}
+            question = self._stacks.ask(asked, timeout)
+        self.wait_for(lambda: question.is_answered, timeout)
+        with self.reactor.lock:
+            return self._stacks.close(question)
 
     # End
 

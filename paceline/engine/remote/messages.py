@@ -77,10 +77,14 @@ class KillGroup(msgspec.Struct, frozen=True, tag=True):
 
 
 class ShowStacks(msgspec.Struct, frozen=True, tag=True):
-    """Answered by Stacks."""
+    """Answered by Stacks, within the time that the driver waits for it."""
 
     group: int
     ranks: list[int]
+    number: int
+    """Tells the questions of a group apart; the answer has the same."""
+    wait_s: float
+    """How long the ranks may take."""
 
 
 class Lend(msgspec.Struct, frozen=True, tag=True):
@@ -177,6 +181,7 @@ class Stacks(msgspec.Struct, frozen=True, tag=True):
     """Of the ranks that were asked for, and showed them in time."""
 
     group: int
+    number: int
     texts: dict[int, str]
 
 

@@ -21,11 +21,10 @@ from paceline.engine import protocol
 from paceline.engine.frames import FrameSocket, close_all, socket_pair
 from paceline.engine.local import linux
 from paceline.engine.local import messages as warden_messages
-from paceline.engine.local.crash_file import CrashFile, user_stacks, wait_until_written
+from paceline.engine.local.crash_file import CrashFile, user_stacks
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.remote import messages
 
-STACKS_S = 1.0
 IMPORT_STACKS_S = 0.1
 STOPPED_WARDEN_WAIT_S = 0.3
 """A warden ends a group in milliseconds; if it has not by then, somebody may have stopped it."""
@@ -256,10 +255,6 @@ class GroupHere:
                 self.workers[rank].crash_file.skip_to(file)
             file.close()
         return texts
-
-
-def wait_for_stacks(files: dict[int, CrashFile]) -> None:
-    wait_until_written(list(files.values()), STACKS_S)
 
 
 def where_imports_are(warden: WardenClient) -> str:

@@ -295,6 +295,22 @@ def test_stacks_of_all_ranks_come_at_once(start_group: StartGroup) -> None:
         assert all("in hold_a_name" in text for text in stacks.values())
 
 
+def test_a_rank_that_is_stopped_costs_only_its_own_stack(start_group: StartGroup) -> None:
+    """Not those of the others on its node; and an answer that is late is not taken for that to the next question."""
+    group = start_group(4, heartbeat_timeout_s=None)
+    run_task(group, hold_a_name)
+    collect(group, lambda events: len(events) == 4)
+    stopped = group.processes()[3]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        assert [sorted(group.stacks(timeout)) for timeout in (2.0, 2.0)] == [[0, 1, 2]] * 2
+        group.stacks(0.0)
+        os.kill(stopped, signal.SIGCONT)
+        assert sorted(group.stacks(10.0)) == [0, 1, 2, 3]
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
 def start_a_child(channel: WorkerChannel, argument: bytes) -> None:
     channel.send(str(subprocess.Popen(["sleep", "1000"]).pid).encode())
     channel.receive()
