@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 
 _MOST_TRIES = 100
 
@@ -18,8 +19,9 @@ class AgentFolder:
     """Gone with its agent, or at the latest when another agent begins."""
 
     def __init__(self) -> None:
-        _remove_left()
         self._path, self._fd = _make_locked()
+        # There may be many gigabytes of it, and whoever needs a folder must not wait for that.
+        threading.Thread(target=_remove_left, daemon=True).start()
 
     def new_folder(self) -> str:
         return tempfile.mkdtemp(prefix="worker-", dir=self._path)
