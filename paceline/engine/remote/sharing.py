@@ -76,21 +76,19 @@ class SharedDirectories:
         if not asked:
             return
         path, content = os.path.join(directory, NAME + secrets.token_hex(8)), secrets.token_bytes(16)
-        was_asked = False
         try:
             with open(path, "xb") as file:
                 file.write(content)
-            was_asked = True
             self._ask(path, asked)
-        except OSError:  # The driver cannot write there itself.
-            pass
+        except OSError:  # The driver cannot write there itself, perhaps only now: that says nothing of the machines.
+            return
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)
         for line in asked:
             found = line.found.pop(path, None)
             line.sees[directory] = found == content
-            if found is None and was_asked:
+            if found is None:
                 line.late[path] = directory
 
     def _ask(self, path: str, lines: Sequence[AgentLine]) -> None:

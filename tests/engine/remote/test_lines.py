@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -105,6 +106,25 @@ def test_a_machine_that_answers_too_late_is_asked_again(
     assert looked(placement, line, reactor)
     assert len(asked) == 2
     assert (line.found, line.late) == ({}, {})
+
+
+def test_a_disk_that_was_full_once_does_not_hide_a_shared_directory(
+    reactor: Reactor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = AgentLine("n9", reactor)
+
+    def answer(message: Any) -> None:
+        line._on_message(messages.Seen(message.path, sharing.found_in(message.path)))
+
+    def is_full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    placement = placement_in(tmp_path, 1)
+    monkeypatch.setattr(line, "tell", answer)
+    with monkeypatch.context() as full:
+        full.setattr(sharing, "open", is_full, raising=False)
+        assert not looked(placement, line, reactor)
+    assert looked(placement, line, reactor)
 
 
 def test_a_warden_that_hangs_is_dismissed_at_once(reactor: Reactor, monkeypatch: pytest.MonkeyPatch) -> None:
