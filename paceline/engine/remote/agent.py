@@ -28,6 +28,7 @@ from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.local.wardens import Wardens
 from paceline.engine.reactor import WRITE, Reactor
 from paceline.engine.remote import messages
+from paceline.engine.remote.door import Door
 from paceline.engine.remote.folders import AgentFolder
 from paceline.engine.remote.line import AGENT, GREETING_S, MOST_DIALLING, WORKER, Caller, dial
 from paceline.engine.remote.sharing import found_in
@@ -77,6 +78,7 @@ class Agent:
         self._silent_s = 0.0
         """How long nothing came from the driver."""
         self._is_knocking = False
+        self._door = Door(settings.address)
         self._dialling = threading.BoundedSemaphore(MOST_DIALLING)
         self._tls = None if settings.tls_variables is None else TlsRelay.from_variables(settings.tls_variables)
         self._place = take_place(settings)
@@ -163,7 +165,7 @@ class Agent:
 
     def _knock(self, timeout: float) -> None:
         try:
-            socket.create_connection(self._settings.address, timeout=timeout).close()
+            self._door.knock(timeout)
         except OSError:
             self._quit = True
             self._reactor.wake()

@@ -46,7 +46,8 @@ MOST_DIALLING: Final = 8
 MOST_AT_ONCE: Final = 64
 """Connections that are taken before somebody else is served."""
 BACKLOG: Final = 4096
-"""Also while the driver is stopped, agents find out by a connection that its machine is there."""
+"""Also while the driver is stopped, agents find out that its machine is there: by a connection of each of them, which
+waits to be accepted. The system may allow less (net.core.somaxconn)."""
 
 AGENT: Final = 0
 WORKER: Final = 1

@@ -28,6 +28,7 @@ def with_families(folder: Path) -> RemoteGroup:
         assert isinstance(event, Message)
         marks.say("family", pids=event.body.decode())
     marks.say("family", pids=json.dumps([node.agent for node in engine.nodes]))
+    engine.listener._sock.listen(1)  # From now on, the system keeps two connections that are not accepted.
     return group
 
 

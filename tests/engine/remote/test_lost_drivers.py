@@ -50,7 +50,7 @@ def test_a_driver_that_was_stopped_for_long_blames_nobody(tmp_path: Path) -> Non
         marks.wait("running")
         family = everybody(marks)
         os.kill(driver.pid, signal.SIGSTOP)
-        time.sleep(3.5 * HEARTBEAT_S)  # What this is about; agents have knocked twice by then.
+        time.sleep(4.25 * HEARTBEAT_S)  # What this is about; each agent has knocked twice by then.
         assert all(member.alive for member in family)
         os.kill(driver.pid, signal.SIGCONT)
         marks.open_gate("go")
