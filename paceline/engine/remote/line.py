@@ -139,6 +139,7 @@ class Listener:
         on_connected: Callable[[Caller, socket.socket], None],
         tls: TlsRelay | None = None,
     ) -> None:
+        """`tls` is closed with it."""
         self._tls = tls
         self._token = token
         self._reactor = reactor
@@ -264,3 +265,5 @@ class Listener:
         self._reactor.cancel(self._look)
         self._stop_accepting()
         self._sock.close()
+        if self._tls is not None:
+            self._tls.close()

@@ -35,6 +35,8 @@ class TlsRelay:
             False: _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, authority),
         }
         self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
         threading.Thread(target=self._serve, name="paceline-tls", daemon=True).start()
 
     @classmethod
@@ -64,10 +66,21 @@ class TlsRelay:
         return near
 
     def _serve(self) -> None:
-        while True:
+        while self._selector.get_map():
             # Both ends of a connection may be ready: once is enough.
             for connection in {key.data for key, _ in self._selector.select()}:
-                connection.advance(self._selector)
+                if connection is None:
+                    self._selector.unregister(self._woken)
+                else:
+                    connection.advance(self._selector)
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+    def close(self) -> None:
+        """Nobody encrypts anything more: the thread ends with the last connection."""
+        with contextlib.suppress(OSError):  # It has ended.
+            self._waker.send(b"\0")
 
 
 class _Connection:

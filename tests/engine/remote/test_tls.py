@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from paceline.engine.remote.line import WORKER, Caller, Listener, dial
 from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.serialization import pickled
 from paceline.testing.engine_tools import collect_to_end, placement_in
+from paceline.testing.processes import wait_for
 from tests.engine.remote.certificates import make_certificates
 from tests.engine.remote.engine import AgentsEngine
 from tests.engine.remote.proxy import Network
@@ -115,6 +117,7 @@ def test_who_has_no_certificate_is_refused(tls_engine: tuple[AgentsEngine, Netwo
         assert still_works(group)
     finally:
         group.shutdown()
+        foreign.close()
 
 
 def _first_byte(context: ssl.SSLContext, sock: socket.socket) -> bytes:
@@ -132,6 +135,7 @@ def test_an_agent_refuses_a_driver_of_another_authority(
     error = in_thread(lambda: dial(engine.listener.address, engine.token, Caller(WORKER, 1, 0), foreign))(
         lambda: engine.reactor.run_once(0.05)
     )
+    foreign.close()
     assert isinstance(error, OSError)
 
 
@@ -182,6 +186,32 @@ def test_a_driver_has_descriptors_for_many_encrypted_connections(tmp_path: Path)
     )
     paths = dict(zip(VARIABLES, make_certificates(tmp_path / "own"), strict=True))
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=120, env={**os.environ, **paths})
+
+
+def relay_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "paceline-tls"]
+
+
+def pair_of(relay: TlsRelay) -> tuple[socket.socket, socket.socket]:
+    """The driver's end and the worker's end of an encrypted connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs, ours = socket.create_connection(server.getsockname()), server.accept()[0]
+    return relay.encrypt(ours, is_server=True), relay.encrypt(theirs, is_server=False)
+
+
+def test_nothing_is_left_of_connections_that_are_closed(tmp_path: Path) -> None:
+    """Neither a thread nor a descriptor; but what is on its way arrives first."""
+    certificates = make_certificates(tmp_path / "own")
+    threads, fds = len(relay_threads()), len(os.listdir("/proc/self/fd"))
+    relay = TlsRelay(*certificates)
+    driver, worker = pair_of(relay)
+    driver.sendall(b"x" * 100_000)
+    driver.close()
+    relay.close()
+    with worker, worker.makefile("rb") as file:
+        assert len(file.read()) == 100_000
+    wait_for(lambda: len(relay_threads()) == threads, "the end of the thread")
+    assert len(os.listdir("/proc/self/fd")) == fds
 
 
 def test_files_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
