@@ -175,7 +175,11 @@ class TaskFailed:
 
 @dataclass(frozen=True)
 class WorkerDied:
-    """The worker is gone, or gives no sign of life, before its task ended."""
+    """The worker is gone, or gives no sign of life, before its task ended.
+
+    What it had sent was delivered before, as far as it has arrived. From another machine, what was still on its way
+    when the process ended can be lost; what the worker had an answer to cannot.
+    """
 
     rank: int
     failure: WorkerFailure

@@ -108,7 +108,7 @@ class _Connection:
     def _advance(self, selector: selectors.BaseSelector) -> None:
         try:
             self._pass_on()
-        except (OSError, ssl.SSLError):  # One side is gone, or has not proven itself.
+        except ssl.SSLError:  # The other side has not proven itself, or talks nonsense.
             self._tell_why()
             self._ended.update((self._network, self._far))
             self._to_far.clear()
@@ -156,14 +156,20 @@ class _Connection:
             data = sock.recv(CHUNK_BYTES)
         except BlockingIOError:
             return b""
+        except OSError:
+            data = b""
         if not data:
             self._ended.add(sock)
         return data
 
     def _write(self, sock: socket.socket, unsent: bytearray) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             while unsent:
                 del unsent[: sock.send(unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:  # Nobody reads there any more; but what was sent from there before may still be unread.
+            unsent.clear()
 
     def _tell_why(self) -> None:
         with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,10 +193,28 @@ def relay_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "paceline-tls"]
 
 
-def pair_of(relay: TlsRelay) -> tuple[socket.socket, socket.socket]:
-    """The driver's end and the worker's end of an encrypted connection."""
+class OneWay(socket.socket):
+    """A connection to somebody who has stopped reading."""
+
+    is_one_way = False
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        if self.is_one_way:
+            raise ConnectionResetError
+        return super().send(data, flags)
+
+
+def connected() -> tuple[OneWay, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         theirs, ours = socket.create_connection(server.getsockname()), server.accept()[0]
+    return OneWay(fileno=ours.detach()), theirs
+
+
+def pair_of(
+    relay: TlsRelay, connection: tuple[socket.socket, socket.socket] | None = None
+) -> tuple[socket.socket, socket.socket]:
+    """The driver's end and the worker's end of an encrypted connection."""
+    ours, theirs = connection or connected()
     return relay.encrypt(ours, is_server=True), relay.encrypt(theirs, is_server=False)
 
 
@@ -212,6 +231,22 @@ def test_nothing_is_left_of_connections_that_are_closed(tmp_path: Path) -> None:
         assert len(file.read()) == 100_000
     wait_for(lambda: len(relay_threads()) == threads, "the end of the thread")
     assert len(os.listdir("/proc/self/fd")) == fds
+
+
+def test_the_last_words_of_who_reads_nothing_any_more_arrive(tmp_path: Path) -> None:
+    """A worker that ends while the driver tells it something."""
+    relay = TlsRelay(*make_certificates(tmp_path / "own"))
+    ours, theirs = connected()
+    driver, worker = pair_of(relay, (ours, theirs))
+    worker.sendall(b"hello")
+    assert driver.recv(5) == b"hello"
+    ours.is_one_way = True
+    driver.sendall(b"told too late")
+    with worker:
+        worker.sendall(b"x" * 100_000)
+    with driver, driver.makefile("rb") as file:
+        assert len(file.read()) == 100_000
+    relay.close()
 
 
 def test_files_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
