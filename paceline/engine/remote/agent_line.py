@@ -49,16 +49,16 @@ class AgentLine:
         """What each worker on the machine costs the driver."""
         self.facts: messages.NodeFacts | None = None
         self.lost = ""
-        """Why, if it is."""
+        """Why the agent was lost; empty while it is not."""
         self.lost_at = 0.0
         self.offsets = protocol.ClockOffsets()
         self.groups: dict[int, GroupOfLine] = {}
         self.sees: dict[str, bool] = {}
-        """Whether this machine sees a directory of the driver's, as far as it was asked."""
+        """By directory of the driver's: whether the machine sees it. Only those that it was asked about."""
         self.found: dict[str, bytes | None] = {}
-        """What it has read in files that it was asked for; None: no answer yet."""
+        """By path: what the machine has read in a file that it was asked to look for; None until it answers."""
         self.late: dict[str, str] = {}
-        """The directories of files for whose answer nobody waits any more, by the files."""
+        """By path of such a file: its directory, if the answer did not come in time."""
         self._reactor = reactor
         self._pid = os.getpid()
         self._frames: FrameSocket | None = None

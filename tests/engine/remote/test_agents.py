@@ -193,13 +193,15 @@ def test_output_waits_for_a_driver_that_is_slow(engine: AgentsEngine, start_grou
     agents = [node.agent for node in engine.nodes]
     before = [memory_of(agent) for agent in agents]
 
-    def in_pipe(worker: Process) -> bool:
-        """The worker waits in the middle of a write."""
-        return "pipe" in Path(f"/proc/{worker.pid}/wchan").read_text()
+    readings: list[list[str]] = []
 
-    wait_for(lambda: all(in_pipe(worker) for worker in workers), "workers that wait with their output")
-    time.sleep(1)  # Nothing more may happen.
-    assert all(in_pipe(worker) for worker in workers)
+    def wait_in_pipes() -> bool:
+        """All workers are in the middle of a write, and have been for many readings of how much they wrote."""
+        readings.append([Path(f"/proc/{worker.pid}/io").read_text() for worker in workers])
+        in_pipe = ["pipe" in Path(f"/proc/{worker.pid}/wchan").read_text() for worker in workers]
+        return all(in_pipe) and len(readings) >= 50 and all(reading == readings[-1] for reading in readings[-50:])
+
+    wait_for(wait_in_pipes, "workers that wait with their output")
     assert max(memory_of(agent) - size for agent, size in zip(agents, before, strict=True)) < 20 * 2**20
     assert {type(event) for event in collect_to_end(group)} == {TaskEnded}
     group.shutdown(grace=30.0)
