@@ -30,7 +30,8 @@ from paceline.engine.serialization import MAIN_MARK, loads, new_main_module
 
 UNPICKLE_HINT = (
     "The worker could not load the function. It needs every module that the function uses: "
-    "install it, or put it where the driver's sys.path finds it."
+    "install it where the worker runs, or put it into a directory of the driver's sys.path that the worker sees, too. "
+    "On a cluster, paceline.init(runtime_env={'working_dir': '.'}) sends your modules to every node."
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.air.config import FailureConfig
 from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
-from paceline.air.errors import AttemptFailure, TrainingFailedError, WorkerFailure
+from paceline.air.errors import AttemptFailure, ConfigError, TrainingFailedError, WorkerFailure
 from paceline.air.metrics import number_in, reported
 from paceline.air.result import Result, Status
 from paceline.engine.failures import ENGINE_LOST
@@ -195,6 +195,7 @@ class ReachedSoFar:
         row = observers.last_row if observers.last_row is not None else observers.trial.last_result
         if self._taken_over is not None and self._taken_over[0] == self.index:
             row = with_metrics_of(self._taken_over[1], row, self.spec.config)
+        is_rejected = isinstance(error, ConfigError) and not row  # Restored as it is, it would be rejected again.
         result = Result(
             metrics={"config": dict(self.spec.config), **row, "done": True},  # also if no attempt came up
             checkpoint=keeper.newest_checkpoint(),
@@ -207,7 +208,7 @@ class ReachedSoFar:
             warnings=list(observers.warnings),
             attempts=self.attempts,
             status=status,
-            how_to_continue="" if status == "finished" else self._how_to_continue(),
+            how_to_continue="" if status == "finished" or is_rejected else self._how_to_continue(),
             _history=self._parts.history,
         )
         if error is not None:

@@ -302,6 +302,17 @@ def test_how_many_workers_must_be_known_by_the_time_of_fit(results_dir: Path) ->
     assert not results_dir.exists()
 
 
+def test_a_run_that_can_never_start_offers_no_restore(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.engine.local.engine.usable_cores", lambda: 1)
+    trainer = DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=300))
+    with pytest.raises(ConfigError, match=r"num_workers=300 is more than") as raised:
+        trainer.fit()
+    assert raised.value.result.how_to_continue == ""  # type: ignore[attr-defined]
+    assert "To continue" not in capsys.readouterr().out
+
+
 def test_what_cannot_travel_is_refused_before_anything_is_written(results_dir: Path) -> None:
     lock = threading.Lock()
 

@@ -93,7 +93,8 @@ class Connection:
         except TimeoutError:
             raise EngineError(_no_connection(wanted, f"no answer within {within_s:g} s")) from None
         except Exception as error:
-            raise EngineError(_no_connection(wanted, _first_line(error))) from error
+            text = _token_text(wanted) if _is_about_a_token(error) else _no_connection(wanted, _first_line(error))
+            raise EngineError(text) from error
 
     @property
     def is_usable(self) -> bool:
@@ -303,6 +304,21 @@ def _no_connection(address: str, why: str) -> str:
         "Check that the head is running (ray status), that this machine is one of its nodes (ray start --address=...), "
         f"and that the address is right (init(address=...), {RAY_ADDRESS_VARIABLE}). RunConfig(engine='local') "
         "trains on this machine alone."
+    )
+
+
+def _is_about_a_token(error: BaseException | None) -> bool:
+    while error is not None:
+        if "RAY_AUTH" in str(error) or "AuthToken" in str(error) or "Unauthenticated" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _token_text(address: str) -> str:
+    return (
+        f"the Ray cluster at {address} rejects this program: it asks for a token. Set RAY_AUTH_MODE=token, and copy "
+        "the file ~/.ray/auth_token of the head to this machine. If the file is there, it is that of another cluster."
     )
 
 

@@ -149,8 +149,9 @@ def _waiting_text(connection: Connection, agents: Agents, placement: Placement, 
     left = [node.label for node in agents.left.values()]
     gone = f"\nThe cluster has lost {', '.join(left)}." if left else ""
     return (
-        f"for {waited_s:.0f} s the Ray cluster has had no room for {wanted_in_words(placement)}. Free on its nodes:\n"
-        f"{has_in_words(placement, nodes, free)}{gone}"
+        f"the Ray cluster has had no room for {wanted_in_words(placement)} for {waited_s:.0f} s. Free on its nodes:\n"
+        f"{has_in_words(placement, nodes, free)}{gone}\n"
+        f"A run waits for at most FailureConfig(start_timeout_s={placement.start_timeout_s:g})."
     )
 
 

@@ -84,6 +84,18 @@ def connection(head: Head) -> Iterator[Connection]:
     connection.close()
 
 
+def test_a_missing_token_is_named(played_ray: PlayedRay, head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reject(**settings: Any) -> None:
+        try:
+            raise RuntimeError("InvalidAuthToken: RAY_AUTH_MODE is currently 'disabled'")
+        except RuntimeError as error:
+            raise ConnectionError("the head does not answer") from error
+
+    monkeypatch.setattr(played_ray, "init", reject)
+    with pytest.raises(EngineError, match=f"^the Ray cluster at {ADDRESS} rejects this program.*RAY_AUTH_MODE=token"):
+        Connection(ADDRESS, {}, lambda: None)
+
+
 def ended_with(connection: Connection, after_s: float, ends: list[tuple[type, float]]) -> None:
     """What becomes of a question that the cluster never answers, and how long that takes."""
     time.sleep(after_s / FASTER)
