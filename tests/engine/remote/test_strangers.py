@@ -66,7 +66,7 @@ def test_strangers_are_hung_up_on(engine: AgentsEngine, start_group: StartGroup,
     assert still_works(group)
 
 
-def test_who_does_not_know_the_token_is_hung_up_on(engine: AgentsEngine, start_group: StartGroup) -> None:
+def test_peers_without_the_token_are_disconnected(engine: AgentsEngine, start_group: StartGroup) -> None:
     """It sees a proof of the driver, and cannot make one."""
     group = start_group()
     with connect(engine) as sock:
@@ -267,7 +267,7 @@ def test_an_agent_of_another_user_is_not_killed(monkeypatch: pytest.MonkeyPatch)
     assert killed == [4711]
 
 
-def test_many_who_come_at_once_all_get_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_of_connections_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than there is place for: they wait until others have proven themselves."""
     monkeypatch.setattr(line, "MOST_STRANGERS", 4)
     reactor, connected = Reactor(), []

@@ -97,7 +97,7 @@ def test_without_certificates_it_does(tmp_path: Path) -> None:
         network.close()
 
 
-def test_who_has_no_certificate_is_refused(tls_engine: tuple[AgentsEngine, Network], tmp_path: Path) -> None:
+def test_peers_without_a_certificate_are_rejected(tls_engine: tuple[AgentsEngine, Network], tmp_path: Path) -> None:
     """Though it knows the token."""
     engine, _ = tls_engine
     group = engine.start_group(placement_in(tmp_path, 2))
