@@ -340,7 +340,7 @@ class Engine(ABC):
         return Reservation()
 
     def what_is_gone(self, placement: Placement) -> str:
-        """The lost machines without which there is no room for such a group; empty if those that are left suffice."""
+        """The lost machines that such a group would need; empty if the remaining ones are enough."""
         return ""
 
     @abstractmethod

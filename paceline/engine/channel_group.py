@@ -163,8 +163,8 @@ class ChannelGroup(WorkerGroup):
         return member.frames.took_something
 
     def drain(self, member: GroupMember, *, is_alive: bool = False) -> None:
-        """Deliver everything a worker sent before it died; a large message takes several reads. One that may be alive
-        could send for ever: of it, only what is here by now is read."""
+        """Deliver everything a worker sent before it died; a large message takes several reads. A worker that
+        may be alive could keep sending: only what has arrived by now is read."""
         reads = 1 + member.frames.unread_bytes // READ_SIZE if is_alive else math.inf
         while reads > 0 and not member.frames.closed and self._read(member):
             reads -= 1

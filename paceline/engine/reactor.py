@@ -105,7 +105,7 @@ class Reactor:
             self._selector.modify(fd, READ | WRITE if frames.unsent else READ, callback)
 
     def post(self, frames: FrameSocket, tag: int, body: bytes, fds: Sequence[int] = ()) -> None:
-        """Write a frame; what there is no room for follows when the descriptor becomes writable."""
+        """Write a frame. What does not fit into the buffer is sent when the descriptor becomes writable."""
         frames.post(tag, body, fds)
         if frames.unsent:
             self.watch_writable(frames)

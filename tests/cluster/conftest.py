@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,19 @@ def ray_hosts_of_the_session() -> Iterator[RayHosts]:
     ray_hosts.down()
 
 
+@contextmanager
+def left_clean(ray_hosts: RayHosts) -> Iterator[None]:
+    """A test that leaves a process or a file on some host fails."""
+    yield
+    ray_hosts.end_drivers()
+    ray_hosts.wait_until_clean()
+
+
 @pytest.fixture
 def ray_hosts(ray_hosts_of_the_session: RayHosts) -> Iterator[RayHosts]:
     """A cluster of three hosts for tests that leave it as it is: they leave no process and no file on any host."""
-    yield ray_hosts_of_the_session
-    ray_hosts_of_the_session.end_drivers()
-    ray_hosts_of_the_session.wait_until_clean()
+    with left_clean(ray_hosts_of_the_session):
+        yield ray_hosts_of_the_session
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def train_for_ever(trainer: str) -> str:
         tell("places", hosts=[place.node.hostname for place in group.places])
         return group
 
-    engine.start_group = told_of  # type: ignore[method-assign]
+    vars(engine)["start_group"] = told_of
     failures = FailureConfig(heartbeat_timeout_s=cuts.HEARTBEAT_S, start_timeout_s=FIT_S)
     run_config = RunConfig(verbose=0, callbacks=[TellRow()], failure_config=failures)
     return str(CUT_TRAINERS[trainer](run_config).fit(raise_on_error=False).error)

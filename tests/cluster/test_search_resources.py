@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from paceline import tune
-from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
+from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, StartupTimeoutError
 from paceline.train import DataParallelTrainer
 from paceline.tune import TuneConfig, Tuner
-from tests.cluster.conftest import make_ray_hosts
+from tests.cluster.conftest import left_clean, make_ray_hosts
 from tests.cluster.driver import tell, wait_for_word
 from tests.cluster.ray_hosts import RayHosts
-from tests.cluster.test_search import Together, run_search, until_stopped
+from tests.cluster.test_search import Together, report_attempts, run_search, until_stopped
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 MORE = {"h3": ["--num-gpus=2", '--resources={"special": 1}']}
@@ -34,9 +34,8 @@ def special_hosts() -> Iterator[RayHosts]:
 
 @pytest.fixture
 def hosts(special_hosts: RayHosts) -> Iterator[RayHosts]:
-    yield special_hosts
-    special_hosts.end_drivers()
-    special_hosts.wait_until_clean()
+    with left_clean(special_hosts):
+        yield special_hosts
 
 
 # Resources of functions
@@ -148,15 +147,6 @@ def test_a_refused_trial_says_what_exists_and_what_is_missing(hosts: RayHosts) -
 # A node that has left
 
 
-def special_until_told(config: Mapping[str, Any]) -> None:
-    checkpoint = session.get_checkpoint()
-    done = 0 if checkpoint is None else checkpoint.to_dict()["done"]
-    while True:
-        done += 1
-        session.report({"host": socket.gethostname(), "done": done}, checkpoint=Checkpoint.from_dict({"done": done}))
-        time.sleep(0.05)
-
-
 class UntilTold:
     """Ends trials when the test has told so; before that, tells where the first two are."""
 
@@ -178,7 +168,7 @@ class UntilTold:
 def search_while_the_special_host_dies() -> dict[str, Any]:
     wanted = {"special": {"CPU": 1, "special": 1}, "usual": {"CPU": 2}}
     grid = Tuner(
-        tune.with_resources(special_until_told, lambda config: wanted[config["kind"]]),
+        tune.with_resources(report_attempts, lambda config: wanted[config["kind"]]),
         param_space={"kind": tune.grid_search(["special", "usual", "special", "usual"])},
         run_config=RunConfig(
             verbose=0,

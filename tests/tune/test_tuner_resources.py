@@ -178,7 +178,7 @@ class ReservingEngine(LocalEngine):
         self.reserved: list[dict[str, float]] = []
         self.started: list[dict[str, float]] = []
 
-    def reserve(self, placement: Placement, on: Any = None) -> Reservation:
+    def reserve(self, placement: Placement, on: Any = None) -> Reservation | None:
         self.reserved.append(dict(placement.resources))
         return Reservation()
 
@@ -215,7 +215,7 @@ def test_room_is_reserved_for_what_the_scheduler_has_changed_a_trial_to() -> Non
 class LosingEngine(ReservingEngine):
     """It has lost the only node with a licence, and has never had one with 64 CPUs."""
 
-    def reserve(self, placement: Placement, on: Any = None) -> Reservation | None:  # type: ignore[override]
+    def reserve(self, placement: Placement, on: Any = None) -> Reservation | None:
         if placement.resources.get("CPU") == 64:
             raise ConfigError("no node has CPU 64")
         return None if "licence" in placement.resources else super().reserve(placement, on)

@@ -105,7 +105,7 @@ class Connection:
     def _live(self, connect: Callable[[], Any], connected: Future[None]) -> None:
         try:
             connect()
-            if not self._is_given_up:  # If there is no connection by now, the question would start a Ray.
+            if not self._is_given_up:  # Without a connection, asking would start a new Ray.
                 self.address = ray.get_runtime_context().gcs_address
         except BaseException as error:
             connected.set_exception(error)

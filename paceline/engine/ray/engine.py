@@ -134,7 +134,7 @@ class RayEngine(ReactorEngine):
         if isinstance(placement.reservation, HeldRoom):
             return self._start_in(placement.reservation, placement, deadline)
         self.agents.try_again()
-        self._held.give_up_unused()
+        self._held.drop_unused()
         problem = ""
         while True:
             try:

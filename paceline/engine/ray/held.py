@@ -117,12 +117,8 @@ class HeldRooms:
             return ""
         return ", ".join(sorted(node.label for node in self._agents.left.values()))
 
-    def give_up_unused(self) -> None:
-        """Somebody else needs the room."""
-        self._drop_unused()
-
     def close(self) -> None:
-        self._drop_unused()
+        self.drop_unused()
         self._drop_queued()
         with self._lock:
             if self._timer is not None:
@@ -136,7 +132,7 @@ class HeldRooms:
         for entry in alike:
             if not self.is_lost(entry[1]) and self._take_out(entry):
                 return HeldRoom(self, shape, entry[1].room)
-        self._drop_unused()  # It may be what the new one would have to wait for.
+        self.drop_unused()  # It may be what the new one would have to wait for.
         return None
 
     def _take_out(self, entry: tuple[float, HeldRoom]) -> bool:
@@ -180,7 +176,8 @@ class HeldRooms:
 
     # What nobody asks for
 
-    def _drop_unused(self, since: float = float("inf")) -> None:
+    def drop_unused(self, since: float = float("inf")) -> None:
+        """Give back what was released before `since`: somebody else may need it."""
         with self._lock:
             late = [held for at, held in self._unused if at <= since]
             self._unused = [entry for entry in self._unused if entry[0] > since]
@@ -204,7 +201,7 @@ class HeldRooms:
 
     def _let_go(self) -> None:
         since = time.monotonic() - UNUSED_S
-        self._drop_unused(since)
+        self.drop_unused(since)
         self._drop_queued(since)
         with self._lock:
             self._timer = None

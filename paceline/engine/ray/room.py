@@ -138,7 +138,7 @@ def _kinds(bundles: Iterable[Amounts]) -> list[tuple[Amounts, int]]:
 
 
 def _cannot_fit(bundles: Sequence[Amounts], nodes: Sequence[Amounts]) -> bool:
-    """Whether that is certain. Trying everything may take for ever: then it is not."""
+    """True only if that is certain: trying all combinations could take too long."""
     total, have = _sum(bundles), _sum(nodes)
     if any(amount > have.get(name, 0.0) + _ENOUGH for name, amount in total.items()):
         return True

@@ -37,15 +37,13 @@ from paceline.engine.remote.tls import TlsRelay
 from paceline.engine.remote.workers_here import (
     AttachmentsHere,
     GroupHere,
+    OutputForwarder,
     WorkerHere,
     where_imports_are,
 )
 
 PULSE_S = 1.0
 """How often it gives a sign of life; more often where heartbeat_timeout_s is short."""
-OUTPUT_BYTES = 64 * 1024
-OUTPUT_AHEAD_BYTES = 1 << 20
-"""While so much waits to be sent, workers wait with their output."""
 REMAINS_WAIT_S = 10.0
 FIRST_DIAL_S = 10.0
 """How long the driver may take to answer a worker. It may be stopped, or out of reach for a while: each further try has
@@ -72,8 +70,6 @@ class Agent:
         self._groups: dict[int, GroupHere] = {}
         self._attachments = AttachmentsHere()
         self._folder: AgentFolder | None = None
-        self._held_back: list[WorkerHere] = []
-        """Their output is not read until the driver has taken what it was sent."""
         self._quit = False
         self._silent_s = 0.0
         """How long nothing came from the driver."""
@@ -87,6 +83,7 @@ class Agent:
         self._reactor.add(lifeline_fd, lambda _mask: self._stop())
         self._control = FrameSocket(self._dial(Caller(AGENT, settings.number)))
         self._reactor.add(self._control.fileno(), self._on_control)
+        self._output = OutputForwarder(self._control, self._reactor, self.tell)
 
     def _dial(self, caller: Caller, timeout: float = GREETING_S) -> socket.socket:
         return dial(self._settings.address, self._settings.token, caller, self._tls, timeout)
@@ -110,7 +107,7 @@ class Agent:
                     self._silent_s += min(now - last_look, STALL_S)  # If this process was stopped, perhaps all were.
                     last_look = now
                     self._watch_driver()
-        except Exception as error:  # A mistake of ours, or of the driver: it shall know.
+        except Exception as error:  # Ours, or the driver sent nonsense: it should learn why the agent ends.
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}, line {where.lineno}"
             self.tell(messages.LastWords(f"{type(error).__name__}: {error} ({place})"))
@@ -181,7 +178,7 @@ class Agent:
     def _on_control(self, mask: int) -> None:
         if mask & WRITE:
             self._reactor.flush(self._control)
-            self._resume_output()
+            self._output.resume()
         for tag, body, fds in self._control.read():
             if tag == ATTACHED:
                 self._attachments.take_in(body, fds)
@@ -253,7 +250,7 @@ class Agent:
         except (OSError, EngineError) as error:
             self.tell(messages.SpawnFailed(spawn.group, spawn.rank, str(error)))
             return
-        self._listen_to_output(worker)
+        self._output.listen(worker)
         self._reactor.add(worker.handing.fileno(), lambda mask: self._on_handing(worker, mask))
         self._in_thread(lambda: self._connect_and_fork(group, worker))
 
@@ -302,42 +299,8 @@ class Agent:
         if worker.handing.closed:  # It has ended.
             self._reactor.remove(worker.handing.fileno())
 
-    # Output
-
-    def _on_output(self, worker: WorkerHere) -> None:
-        if self._control.unsent and self._control.unsent_bytes > OUTPUT_AHEAD_BYTES:
-            self._reactor.remove(worker.output_fd)
-            self._held_back.append(worker)
-        else:
-            self._forward(worker)
-
-    def _resume_output(self) -> None:
-        if self._held_back and self._control.unsent_bytes < OUTPUT_AHEAD_BYTES / 2:
-            held_back, self._held_back = self._held_back, []
-            for worker in held_back:
-                if not worker.is_closed:
-                    self._listen_to_output(worker)
-
-    def _listen_to_output(self, worker: WorkerHere) -> None:
-        self._reactor.add(worker.output_fd, lambda _mask: self._on_output(worker))
-
-    def _forward(self, worker: WorkerHere) -> int:
-        """Send what a worker wrote, at most OUTPUT_BYTES; returns how much it was."""
-        try:
-            data = os.read(worker.output_fd, OUTPUT_BYTES)
-        except BlockingIOError:
-            return 0
-        if data:
-            self.tell(messages.Output(worker.spawn.group, worker.spawn.rank, data))
-        else:
-            self._reactor.remove(worker.output_fd)
-        return len(data)
-
     def forward_rest(self, worker: WorkerHere) -> None:
-        """Everything that is in the pipe now. What the worker has started may write more for ever."""
-        rest = worker.unread_output
-        while rest > 0 and (sent := self._forward(worker)):
-            rest -= sent
+        self._output.forward_rest(worker)
 
     # Ends
 
@@ -364,7 +327,7 @@ class Agent:
             return
         group.warden.forget(group.number)
         for worker in group.workers.values():
-            self.forward_rest(worker)
+            self._output.forward_rest(worker)
             self._reactor.remove(worker.output_fd)
             self._reactor.remove(worker.handing.fileno())
             worker.close()

@@ -12,7 +12,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from paceline.air.attachment import Arrivals, Attachment
@@ -23,9 +23,13 @@ from paceline.engine.local import linux
 from paceline.engine.local import messages as warden_messages
 from paceline.engine.local.crash_file import CrashFile, user_stacks
 from paceline.engine.local.warden_client import WardenClient
+from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 
 IMPORT_STACKS_S = 0.1
+OUTPUT_BYTES = 64 * 1024
+OUTPUT_AHEAD_BYTES = 1 << 20
+"""While so much waits to be sent, workers wait with their output."""
 STOPPED_WARDEN_WAIT_S = 0.3
 """A warden ends a group in milliseconds; if it has not by then, somebody may have stopped it."""
 
@@ -140,6 +144,53 @@ class AttachmentsHere:
     def drop(self, number: int) -> None:
         """It is gone once no worker refers to it."""
         self._by_number.pop(number, None)
+
+
+class OutputForwarder:
+    """Sends what workers write to the driver, no faster than the driver takes it."""
+
+    def __init__(self, control: FrameSocket, reactor: Reactor, tell: Callable[[messages.FromAgent], None]) -> None:
+        self._control = control
+        self._reactor = reactor
+        self._tell = tell
+        self._held_back: list[WorkerHere] = []
+        """Their output is not read until the driver has taken what it was sent."""
+
+    def listen(self, worker: WorkerHere) -> None:
+        self._reactor.add(worker.output_fd, lambda _mask: self._on_output(worker))
+
+    def _on_output(self, worker: WorkerHere) -> None:
+        if self._control.unsent and self._control.unsent_bytes > OUTPUT_AHEAD_BYTES:
+            self._reactor.remove(worker.output_fd)
+            self._held_back.append(worker)
+        else:
+            self._forward(worker)
+
+    def resume(self) -> None:
+        """The driver has taken something."""
+        if self._held_back and self._control.unsent_bytes < OUTPUT_AHEAD_BYTES / 2:
+            held_back, self._held_back = self._held_back, []
+            for worker in held_back:
+                if not worker.is_closed:
+                    self.listen(worker)
+
+    def _forward(self, worker: WorkerHere) -> int:
+        """Send what a worker wrote, at most OUTPUT_BYTES; returns how much it was."""
+        try:
+            data = os.read(worker.output_fd, OUTPUT_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._tell(messages.Output(worker.spawn.group, worker.spawn.rank, data))
+        else:
+            self._reactor.remove(worker.output_fd)
+        return len(data)
+
+    def forward_rest(self, worker: WorkerHere) -> None:
+        """Everything that is in the pipe now. What the worker has started may keep writing."""
+        rest = worker.unread_output
+        while rest > 0 and (sent := self._forward(worker)):
+            rest -= sent
 
 
 class GroupKeeper(Protocol):

@@ -86,7 +86,8 @@ def on_encrypted_cluster() -> None:
         paceline.init(address=cluster.address)
         scaling = ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD")
         result = DataParallelTrainer(report_pid, scaling_config=scaling).fit()
-        address = choose_engine()._listener.address  # type: ignore[attr-defined]
+        engine: Any = choose_engine()
+        address = engine._listener.address
         own = (os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
         members, strangers = met_by(address, own), met_by(address, None)
         say(world_size=result.metrics["world_size"], members=members, strangers=strangers)

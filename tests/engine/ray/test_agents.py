@@ -40,6 +40,10 @@ class Connection:
         """Nobody waits for that."""
 
 
+def played_connection() -> Any:
+    return Connection()
+
+
 class SomeAgents(Agents):
     """Those of a cluster with one node; they are started by nobody."""
 
@@ -64,7 +68,7 @@ class SomeAgents(Agents):
 def agents() -> Iterator[SomeAgents]:
     reactor = Reactor()
     settings = messages.AgentSettings(("10.0.0.9", 1), b"", 0, 60.0)
-    yield SomeAgents(Connection(), reactor, settings)  # type: ignore[arg-type]
+    yield SomeAgents(played_connection(), reactor, settings)
     reactor.close()
 
 
@@ -209,7 +213,7 @@ def test_a_task_that_is_lost_while_it_asks_for_gpus_makes_its_node_unusable(
 
     task = SimpleNamespace(options=lambda **settings: SimpleNamespace(remote=object))
     monkeypatch.setattr(reservation, "ray", SimpleNamespace(remote=lambda function: task, get=get))
-    room = reservation.Reservation(Connection(), object(), Placement.sketch(1, {"GPU": 1}))  # type: ignore[arg-type]
+    room = reservation.Reservation(played_connection(), object(), Placement.sketch(1, {"GPU": 1}))
     room.node_ids = [NODE.node_id]
     with pytest.raises(expected) as raised:
         room.gpu_ids({NODE.node_id: NODE}, time.monotonic() + 5)

@@ -224,7 +224,9 @@ def test_what_nobody_wants_any_more_is_not_sent_to_its_end(line_and_peer: tuple[
     del attachment, begun, waiting
     gc.collect()
     agents = AttachmentsHere()
-    told = serve(line, peer, agents, lambda: line.ship(wanted) and not line._frames.unsent)  # type: ignore[union-attr]
+    frames = line._frames
+    assert frames is not None
+    told = serve(line, peer, agents, lambda: line.ship(wanted) and not frames.unsent)
     told += serve(line, peer, agents, lambda: not peer.took_something)
     assert sum(size for size in told if isinstance(size, int)) < LARGE + 3 * shipments.PIECE_BYTES
     assert bytes(agents[line._shipments.number_of(wanted)].view()) == b"z" * LARGE
