@@ -168,7 +168,7 @@ def _token(given: argparse.Namespace) -> Any:
 
 def token_from(path: Path) -> str:
     """The token in a file that only its owner can read; a file with a new one if there is none."""
-    from paceline.serve.access import new_token
+    from paceline.web.access import new_token
 
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -17,13 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.air.errors import PacelineError
-from paceline.serve.access import Guard
 from paceline.serve.batcher import Batcher
 from paceline.serve.limits import Limits
 from paceline.serve.model import Model, ReloadUnderWayError, ServedModel
-from paceline.serve.predict import PredictEndpoint, read_body
-from paceline.serve.problem import Problem
+from paceline.serve.predict import PredictEndpoint
 from paceline.serve.schema import openapi, page
+from paceline.web.access import Guard
+from paceline.web.body import read_body
+from paceline.web.problem import Problem
 
 logger = logging.getLogger("paceline.serve")
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paceline.serve.columns import InputColumns
-from paceline.serve.problem import Problem
 from paceline.serve.rows import RequestRows
+from paceline.web.problem import Problem
 
 MEDIA_TYPE = b"application/vnd.apache.arrow.stream"
 _INDEX_COLUMN = "__index_level_"

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from paceline.air.errors import DataError
 from paceline.serve.limits import Limits
 from paceline.serve.model import ServedModel
-from paceline.serve.problem import RETRY, Problem
 from paceline.serve.rows import Answer, RequestRows, split
+from paceline.web.problem import RETRY, Problem
 
 if TYPE_CHECKING:
     from paceline.serve.model import Model

@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.serve.problem import Problem
+from paceline.web.problem import Problem
 
 if TYPE_CHECKING:
     from paceline.train.predictor import Predictor

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from paceline.serve.columns import ColumnKind, InputColumns, listed
-from paceline.serve.problem import Problem
 from paceline.serve.rows import Column, Numbers, RequestRows
+from paceline.web.problem import Problem
 
 FORMS = (
     'Send {"rows": [{"column": value, ...}, ...]}, a bare list of such rows, {"columns": {"column": [values]}}, or '

@@ -1,16 +1,17 @@
-"""What one server takes on: sizes, counts and times."""
+"""What one model's server takes on: sizes, counts and times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.air.checks import check_seconds, is_number, whole_number
+from paceline.air.checks import is_number, whole_number
 from paceline.air.errors import ConfigError
+from paceline.web.limits import ConnectionLimits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Beyond each of these a client gets an answer that says so, and nobody else is affected."""
+class Limits(ConnectionLimits):
+    """The limits of connections, and those of the model behind them."""
 
     max_batch_size: int = 1024
     """Rows that are predicted together; one request is never cut."""
@@ -20,32 +21,20 @@ class Limits:
     max_body_bytes: int = 32 << 20
     max_rows: int = 100_000
     """Rows in one request."""
-    request_timeout_s: float = 30.0
-    """From a request's last byte to its answer."""
-
     max_waiting: int = 1024
     """Requests that wait for the model."""
     max_held_bytes: int | None = None
     """Bytes of all bodies that are being read or wait; None: 256 MiB, or one of the largest bodies."""
-    header_timeout_s: float = 10.0
-    body_timeout_s: float = 20.0
-    write_timeout_s: float = 30.0
-    """How long a client may leave its answer unread."""
-    keep_alive_s: float = 15.0
-    max_header_bytes: int = 64 << 10
-    max_idle_connections: int = 400
-    """Connections without a request under way; of more than these the oldest is closed."""
-    max_connections: int = 800
 
     @property
     def held_bytes(self) -> int:
         return max(256 << 20, self.max_body_bytes) if self.max_held_bytes is None else self.max_held_bytes
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole_number(self.max_batch_size, "max_batch_size", least=1)
         whole_number(self.max_body_bytes, "max_body_bytes", least=1)
         whole_number(self.max_rows, "max_rows", least=1)
-        check_seconds(self.request_timeout_s, "request_timeout_s")
         if not is_number(self.max_wait_ms) or not 0 <= self.max_wait_ms <= 60_000:
             raise ConfigError(f"max_wait_ms is {self.max_wait_ms!r}: give milliseconds from 0 to 60000.")
         if self.max_wait_ms >= self.request_timeout_s * 1000:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.air.checkpoint import Checkpoint
-from paceline.air.checks import check_bool, whole_number
+from paceline.air.checks import check_bool
 from paceline.air.errors import ConfigError
 from paceline.air.result import Result
 
@@ -60,7 +58,10 @@ def run(
     """
     from paceline.serve.application import application
     from paceline.serve.limits import Limits
-    from paceline.serve.server import RunningServer, bind, run_here, tls_context, url_of
+    from paceline.serve.server import RunningServer
+    from paceline.web.door import bind, checked_hosts, open_door, url_of
+    from paceline.web.server import run_here
+    from paceline.web.tls import tls_context
 
     check_bool(blocking, "blocking")
     if blocking and asyncio._get_running_loop() is not None:
@@ -71,7 +72,7 @@ def run(
         max_body_bytes=max_body_bytes,
         request_timeout_s=request_timeout_s,
     )
-    door = _door(host, port, token)
+    door = open_door(host, port, token)
     tls = tls_context(certfile, keyfile)
     listening = bind(door.address, door.port)  # before a large model is loaded in vain
     try:
@@ -81,7 +82,7 @@ def run(
             limits,
             token=door.token,
             loopback=door.loopback,
-            allowed_hosts=[*_names(allowed_hosts), host],
+            allowed_hosts=[*checked_hosts(allowed_hosts), host],
             follow=follow,
             access_log=access_log,
         )
@@ -117,9 +118,10 @@ def app(
     It answers to the names of loopback and to `allowed_hosts`. How slow or how many clients may be is then up to
     that server. `token=False` leaves it open to everyone who reaches it.
     """
-    from paceline.serve.access import checked_token
     from paceline.serve.application import application
     from paceline.serve.limits import Limits
+    from paceline.web.access import checked_token
+    from paceline.web.door import checked_hosts
 
     limits = Limits(
         max_batch_size=max_batch_size,
@@ -132,40 +134,10 @@ def app(
         limits,
         token=None if token is False else checked_token(token),
         loopback=True,
-        allowed_hosts=_names(allowed_hosts),
+        allowed_hosts=checked_hosts(allowed_hosts),
         follow=follow,
         access_log=access_log,
     )
-
-
-@dataclass(frozen=True)
-class _Door:
-    """Where the server listens, and what it asks of those who come."""
-
-    address: str
-    port: int
-    token: str | None
-    loopback: bool
-
-
-def _door(host: str, port: int, token: Token) -> _Door:
-    from paceline.serve.access import checked_token, is_loopback, new_token
-
-    whole_number(port, "port", least=0, most=65535)
-    if not isinstance(host, str) or not host:
-        raise ConfigError(f"host is {host!r}: give an address or name of this machine. 0.0.0.0 means all of them.")
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"host {host!r} is not an address or name of this machine: {error}.") from error
-    loopback = all(is_loopback(str(entry[4][0])) for entry in found)
-    if token is False and not loopback:
-        raise ConfigError(
-            f"Without a token a server listens on loopback only, not on {host}: everyone who can reach this machine "
-            "could use the model. Do not use token=False, or use host=127.0.0.1."
-        )
-    chosen = None if token is False else new_token() if token is None else checked_token(token)
-    return _Door(str(found[0][4][0]), port, chosen, loopback)
 
 
 def _served_model(
@@ -202,14 +174,6 @@ def _served_model(
     recipe = Recipe(predictor_cls, trust, arguments, predict_kwargs or {})
     model = recipe.load(place.checkpoint(None))
     return ServedModel(name or type(model.predictor).__name__, model, place, recipe)
-
-
-def _names(allowed_hosts: Iterable[str]) -> list[str]:
-    names = [allowed_hosts] if isinstance(allowed_hosts, str) else list(allowed_hosts)
-    for each in names:
-        if not isinstance(each, str) or not each or "/" in each:
-            raise ConfigError(f"allowed_hosts has {each!r}: give names of hosts, without http:// and port.")
-    return names
 
 
 def _announce(url: str, served: ServedModel, token: str | None, *, told: bool) -> None:

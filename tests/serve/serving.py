@@ -20,8 +20,9 @@ from paceline.air import Checkpoint
 from paceline.serve.application import Application, application
 from paceline.serve.limits import Limits
 from paceline.serve.model import ServedModel, loaded_model
-from paceline.serve.server import RunningServer, bind
+from paceline.serve.server import RunningServer
 from paceline.train.predictor import Predictor
+from paceline.web.door import bind
 
 TOKEN = "a-token-for-the-tests-of-serving"
 PATIENCE = 30.0

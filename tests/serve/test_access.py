@@ -14,7 +14,7 @@ import pytest
 
 from paceline import serve
 from paceline.air.errors import ConfigError
-from paceline.serve.access import Guard
+from paceline.web.access import Guard
 from tests.serve.serving import JSON, TOKEN, Server, Times, read_all, serving
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE")
@@ -186,7 +186,7 @@ def test_a_refused_client_sees_the_reason_also_if_it_was_still_sending(server: S
 
 
 def test_the_log_of_requests_holds_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "paceline.serve.access"):
+    with caplog.at_level("INFO", "paceline.web.access"):
         running = serve.run(Times(), port=0, token=TOKEN, blocking=False, access_log=True)
         assert running is not None
         with running:

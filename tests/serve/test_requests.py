@@ -13,8 +13,8 @@ import pytest
 
 from paceline.serve.columns import InputColumns
 from paceline.serve.json_body import decode
-from paceline.serve.problem import Problem
 from paceline.train.predictor import Predictor
+from paceline.web.problem import Problem
 from tests.serve.serving import ARROW, JSON, Server, Times, serving
 
 

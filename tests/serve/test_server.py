@@ -16,7 +16,8 @@ import pytest
 import paceline
 from paceline import serve
 from paceline.air.errors import ConfigError
-from paceline.serve import RunningServer, connection
+from paceline.serve import RunningServer
+from paceline.web import connection
 from tests.serve.serving import TOKEN, Gated, Server, Times, serving
 
 

@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 
 from paceline import serve
 from paceline.air.errors import ConfigError
-from paceline.serve.server import tls_context
+from paceline.web.tls import tls_context
 from tests.serve.serving import PATIENCE, Server, Times, read_to_end, serving, until
 
 

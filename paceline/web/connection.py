@@ -14,8 +14,8 @@ from weakref import WeakSet
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from paceline.serve.limits import Limits
-from paceline.serve.problem import GONE
+from paceline.web.limits import ConnectionLimits
+from paceline.web.problem import GONE
 
 LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 << 20
@@ -29,7 +29,7 @@ _LINE_BYTES = 4
 class Connection(HttpToolsProtocol):
     """One connection. `connection_class` makes the class for a server, with its limits and its connections."""
 
-    limits: ClassVar[Limits]
+    limits: ClassVar[ConnectionLimits]
     coming: ClassVar[WeakSet[Connection]]
     """Those that were accepted, and are not made yet: with TLS there is a handshake in between."""
     idle: ClassVar[dict[Connection, None]]
@@ -208,7 +208,7 @@ class _Transport:
             self._connection.linger(self._transport)
 
 
-def connection_class(limits: Limits) -> type[Connection]:
+def connection_class(limits: ConnectionLimits) -> type[Connection]:
     """The class of one server's connections."""
     attributes: dict[str, Any] = {"limits": limits, "coming": WeakSet(), "idle": {}, "stopping": False}
     return type("ServerConnection", (Connection,), attributes)

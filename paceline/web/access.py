@@ -19,14 +19,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from paceline.air.errors import ConfigError
-from paceline.serve.problem import Problem, Receive, Send, refuse
+from paceline.web.problem import Problem, Receive, Send, refuse
 
-logger = logging.getLogger("paceline.serve.access")
+logger = logging.getLogger("paceline.web.access")
 
 OPEN_PATH = "/healthz"
 SHORTEST_TOKEN = 16
 LOOPBACK_NAMES = frozenset(["localhost", "127.0.0.1", "::1"])
-_SAFE_METHODS = ("GET", "HEAD")
+SAFE_METHODS = ("GET", "HEAD")
 
 
 def new_token() -> str:
@@ -85,33 +85,41 @@ class Guard:
 
     def _objection(self, scope: dict[str, Any]) -> Problem | None:
         headers = dict(scope["headers"])
-        authorization, host = headers.get(b"authorization", b""), headers.get(b"host", b"")
-        origin = headers.get(b"origin")
-        method = scope["method"]
-        is_open = scope["path"] == OPEN_PATH and method in _SAFE_METHODS
-        if not is_open and not self._is_authorized(authorization, method):
-            return _WRONG_TOKEN if authorization else _NO_TOKEN
-        if not self._is_ours(host):
+        method, host, origin = scope["method"], headers.get(b"host", b""), headers.get(b"origin")
+        is_open = scope["path"] == OPEN_PATH and method in SAFE_METHODS
+        if not is_open and (problem := self.refusal(method, headers)) is not None:
+            return problem
+        if not self.is_ours(host):
             return _WRONG_HOST
         if origin and origin not in (b"http://" + host, b"https://" + host):
             return _WRONG_ORIGIN
         return None
 
-    def _is_authorized(self, authorization: bytes, method: str) -> bool:
-        if self._token is None:
-            return True
+    def refusal(self, method: str, headers: dict[bytes, bytes]) -> Problem | None:
+        """Why a request may not pass for want of a token; None if it may."""
+        authorization = headers.get(b"authorization", b"")
+        if self._token is None or self._has_token(authorization, method):
+            return None
+        return _WRONG_TOKEN if authorization else _NO_TOKEN
+
+    def _has_token(self, authorization: bytes, method: str) -> bool:
         scheme, _, given = authorization.partition(b" ")
         scheme = scheme.lower()
-        if scheme == b"basic" and method in _SAFE_METHODS:  # a browser's way; it must not be able to change anything
+        if scheme == b"basic" and method in SAFE_METHODS:  # a browser's way; it must not be able to change anything
             try:
                 given = base64.b64decode(given, validate=True).partition(b":")[2]
             except binascii.Error:
                 return False
         elif scheme != b"bearer":
             return False
-        return hmac.compare_digest(given.strip(), self._token)
+        return self.is_token(given.strip())
 
-    def _is_ours(self, host: bytes) -> bool:
+    def is_token(self, given: bytes) -> bool:
+        """Compared in constant time."""
+        return self._token is not None and hmac.compare_digest(given, self._token)
+
+    def is_ours(self, host: bytes) -> bool:
+        """Whether a Host header names this server."""
         name = host.decode("latin-1").lower()
         if name.startswith("["):
             name = name[1:].partition("]")[0]
