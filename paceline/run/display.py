@@ -7,19 +7,15 @@ they show is said by `run/progress.py` and `tune/progress/`. Writing is never fa
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from typing import Protocol, TextIO
 
+from paceline.air.words import printable as printable
+
 PLAIN_INTERVAL_S = 5.0
 Line = tuple[str, str]
 """A line and its style."""
-
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*(?:\x1b\\)?|.)?"
-)
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class GuardedWriter:
@@ -105,11 +101,6 @@ def last_overwrite(text: str) -> str:
     if "\r" not in text:
         return text
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-
-
-def printable(text: str) -> str:
-    """The text without escape sequences and control characters: it can't move the cursor or retitle a window."""
-    return _CONTROL_CHARACTER.sub("", _ESCAPE_SEQUENCE.sub("", text))
 
 
 def clipped(text: str, width: int) -> str:

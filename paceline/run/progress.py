@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.metrics import flattened, reported
-from paceline.run.display import Display, Line, clipped, printable
+from paceline.air.words import counted, printable
+from paceline.air.words import duration_text as duration_text
+from paceline.air.words import value_text as value_text
+from paceline.run.display import Display, Line, clipped
 from paceline.run.observers import Progress
 
 if TYPE_CHECKING:
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 
 _METRICS_IN_A_LINE = 6
 _METRICS_IN_A_FRAME = 12
-_LONGEST_VALUE = 40
 
 
 class ShownProgress(Progress):
@@ -133,20 +135,5 @@ def shown_metrics(row: Mapping[str, Any], limit: int | None = None) -> list[tupl
     return [(name, value_text(value)) for name, value in islice(flattened(reported(row)).items(), limit)]
 
 
-def value_text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    text = str(value).replace("\n", " ")
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
-
-
 def workers_text(world_size: int) -> str:
-    return "1 worker" if world_size == 1 else f"{world_size} workers"
-
-
-def duration_text(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return counted(world_size, "worker")

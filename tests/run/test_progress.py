@@ -13,7 +13,7 @@ import pytest
 from paceline.air.result import Result
 from paceline.run.display import GuardedWriter, PlainDisplay
 from paceline.run.observers import Progress, make_progress
-from paceline.run.progress import ShownProgress, duration_text, value_text
+from paceline.run.progress import ShownProgress
 from paceline.run.spec import Trial
 
 TRIAL = Trial("4913f_00000", "TorchTrainer", "/results/run", "e1")
@@ -106,23 +106,3 @@ class TestPlain:
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.endswith("\n[]\n")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.123456789, "0.12346"),
-        (1e-9, "1e-09"),
-        (3, "3"),
-        (float("nan"), "nan"),
-        ("a\nb", "a b"),
-        ("x" * 50, "x" * 39 + "…"),
-    ],
-)
-def test_value_text(value: object, text: str) -> None:
-    assert value_text(value) == text
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.06, "0.1 s"), (61, "1 min 01 s"), (3 * 3600 + 125, "3 h 02 min")])
-def test_duration_text(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text

@@ -13,8 +13,8 @@ from paceline.air.checks import check_choice, check_seconds, names_what_was_mean
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import nested_get
+from paceline.air.words import duration_text
 from paceline.run.display import GuardedWriter
-from paceline.run.progress import duration_text
 from paceline.tune.progress.texts import (
     Column,
     metric_columns,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
 from paceline.air.metrics import flattened, nested_get
 from paceline.air.secrets import masked
-from paceline.run.display import cell_width, clipped, printable
-from paceline.run.progress import duration_text, value_text
+from paceline.air.words import duration_text, printable, value_text
+from paceline.run.display import cell_width, clipped
 
 if TYPE_CHECKING:
     from paceline.run.spec import Trial

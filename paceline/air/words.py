@@ -1,0 +1,49 @@
+"""How values, counts, times and sizes are written for people."""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*(?:\x1b\\)?|.)?"
+)
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LONGEST_VALUE = 40
+
+
+def printable(text: str) -> str:
+    """The text without escape sequences and control characters: it can't move the cursor or retitle a window."""
+    return _CONTROL_CHARACTER.sub("", _ESCAPE_SEQUENCE.sub("", text))
+
+
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """``1 worker``, ``2 workers``, ``1,000 workers``."""
+    return f"{count:,} {singular}" if count == 1 else f"{count:,} {plural or singular + 's'}"
+
+
+def value_text(value: object) -> str:
+    """A metric or a parameter in a few characters; one that is cut ends in ``…``."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    text = str(value).replace("\n", " ")
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def duration_text(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def size_text(size: int) -> str:
+    """``512 bytes``, ``1.5 kB``, ``20 MB``: powers of 1,000."""
+    if size < 1000:
+        return counted(size, "byte")
+    amount = float(size)
+    for unit in ("kB", "MB", "GB"):
+        amount /= 1000
+        if amount < 999.5:
+            return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
+    return f"{amount / 1000:,.1f} TB"
