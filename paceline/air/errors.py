@@ -15,6 +15,7 @@ PacelineError
 ├── DataError (ValueError)               rows that cannot be read or made, with the file, column or function
 │   └── DataNotFoundError (FileNotFoundError)  no such file, or a pattern that matches none
 ├── RestoreError (RuntimeError)          a run that cannot be continued, and why
+│   └── NewerVersionError                a newer version of paceline has written its files
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   ├── StartupTimeoutError              workers did not get ready in time
 │   └── EngineLost                       the cluster is gone; a run continues on another one
@@ -141,6 +142,10 @@ class DataNotFoundError(DataError, FileNotFoundError):
 
 class RestoreError(PacelineError, RuntimeError):
     """A run that cannot be continued."""
+
+
+class NewerVersionError(RestoreError):
+    """Files that a newer version of paceline has written."""
 
 
 class EngineError(PacelineError, RuntimeError):

@@ -196,7 +196,7 @@ class ExperimentAnalysis:
 
 
 def _read_grid(path: str) -> ResultGrid:
-    from paceline.tune.experiment.summary import grid_of, load_grid
+    from paceline.tune.experiment.grid import grid_of, load_grid
 
     journal = Path(path).expanduser()
     return grid_of(journal.parent, journal) if journal.is_file() else load_grid(path)

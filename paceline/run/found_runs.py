@@ -7,8 +7,9 @@ long it was.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -174,19 +175,31 @@ def summary_of(path: str | Path, filesystem: Any = None) -> RunSummary:
     """The summary of the run whose directory is at a path, or at a URI."""
     place = resolve_storage(path)
     if isinstance(place, Path):
-        run_dir = RunDir(place)
-        return _summary(run_dir, str(place), lock.is_held(run_dir.lock))
-    store = FsspecFilesystem(place, filesystem)
-    with tempfile.TemporaryDirectory(prefix="paceline-summary-") as folder:
+        return summary_of_run_dir(RunDir(place))
+    with fetched_run(place, filesystem) as (store, run_dir):
+        return summary_of_records(run_dir, store.label, lease.is_held(store))
+
+
+@contextlib.contextmanager
+def fetched_run(uri: str, filesystem: Any = None) -> Iterator[tuple[FsspecFilesystem, RunDir]]:
+    """A run's store, and a temporary directory with the run's journal."""
+    store = FsspecFilesystem(uri, filesystem)
+    with tempfile.TemporaryDirectory(prefix="paceline-fetched-") as folder:
         run_dir = RunDir(Path(folder))
         try:
             fetch_journal(store, run_dir.journal.name, run_dir.journal)
         except FileNotFoundError:
             raise no_journal(run_dir, store.label) from None
-        return _summary(run_dir, store.label, lease.is_held(store))
+        yield store, run_dir
 
 
-def _summary(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
+def summary_of_run_dir(run_dir: RunDir) -> RunSummary:
+    """The summary of the run in a local directory."""
+    return summary_of_records(run_dir, str(run_dir.root), lock.is_held(run_dir.lock))
+
+
+def summary_of_records(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
+    """The summary of a run at a place, whose journal is in a directory."""
     try:
         header, started = _beginning(run_dir.journal)
         end = FORMAT.last_of(run_dir.journal, "end", unless="attempt")

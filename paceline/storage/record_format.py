@@ -14,11 +14,11 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args
+from typing import IO, Any, Generic, TypeVar, get_args
 
 import msgspec
 
-from paceline.air.errors import RestoreError
+from paceline.air.errors import NewerVersionError, RestoreError
 from paceline.storage.journal import body_of, records_in, whole_records
 from paceline.storage.journal_parts import RemoteJournal
 
@@ -81,6 +81,25 @@ class RecordFormat(Generic[R]):
                     if record is not None:
                         yield record
 
+    def scan_on(self, journal: Path | RemoteJournal, offset: int, *, without: str) -> tuple[list[R], int]:
+        """As `follow`, but lines that are left out, or damaged, are passed over as by `scan`."""
+        left_out, records = _beginning_of(without), []
+        with contextlib.ExitStack() as stack:
+            if isinstance(journal, Path):
+                file: IO[bytes] = stack.enter_context(open(journal, "rb"))
+                file.seek(offset)
+            else:
+                file = io.BytesIO(journal.read_from(offset))
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                if left_out not in line[:_BEGINNING] and (body := body_of(line)) is not None:
+                    record = self.decode(body, journal)
+                    if record is not None:
+                        records.append(record)
+        return records, offset
+
     def backwards(self, path: Path, mark: bytes) -> Iterator[R]:
         """The records whose JSON contains `mark`, the last one first."""
         with _mapped(path) as content:
@@ -137,8 +156,8 @@ class RecordFormat(Generic[R]):
         if said.kind in self._known:
             raise RestoreError(f"{journal} has an invalid {said.kind!r} record: {error}") from error
 
-    def _too_new(self, journal: Path | RemoteJournal) -> RestoreError:
-        return RestoreError(
+    def _too_new(self, journal: Path | RemoteJournal) -> NewerVersionError:
+        return NewerVersionError(
             f"{journal} was written by a newer version of paceline, which this one cannot read: upgrade paceline."
         )
 

@@ -13,7 +13,7 @@ from paceline.air import Checkpoint, Result, RunConfig, session
 from paceline.air.errors import RestoreError, StorageError
 from paceline.storage.journal import Journal, encode_record, read
 from paceline.tune import Callback, ResultGrid, TuneConfig, Tuner
-from paceline.tune.experiment.summary import load_grid
+from paceline.tune.experiment.grid import load_grid
 from paceline.tune.schedulers.pbt_replay import Takeover, write_takeover
 from paceline.tune.search import Searcher
 from tests.storage.damage import (

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.air import Checkpoint, RunConfig, session
 from paceline.tune import ResultGrid, TuneConfig, Tuner
-from paceline.tune.experiment.summary import load_grid
+from paceline.tune.experiment.grid import load_grid
 from paceline.tune.search import Searcher
 
 SEARCHES = Path(__file__).parent / "fixtures" / "journals_1"

@@ -7,6 +7,7 @@ new `VERSION`.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from paceline.run.records import header_of
 from paceline.storage.commit import is_put_aside
 from paceline.storage.files import SharedSync
 from paceline.storage.journal import Journal
+from paceline.storage.journal_parts import RemoteJournal
 from paceline.storage.record_format import RecordFormat
 from paceline.storage.run_dir import RunDir, is_plain_name
 from paceline.tune.search.space import chosen_in, from_description
@@ -217,6 +219,27 @@ class ExperimentJournal:
         self._journal.close()
 
 
+class TrialTable:
+    """What the records say of each trial, by its number, when they are taken in order."""
+
+    def __init__(self) -> None:
+        self.trials: dict[int, TrialCreated] = {}
+        """As they were last changed."""
+        self.ended: dict[int, TrialEnded] = {}
+
+    def take(self, record: Record) -> None:
+        match record:
+            case TrialCreated():
+                self.trials[record.n] = record
+            case TrialChanged():
+                self.trials[record.n].change(record)
+            case TrialAgain():
+                self.trials[record.n].dir = record.dir
+                self.ended.pop(record.n, None)
+            case TrialEnded():
+                self.ended[record.n] = record
+
+
 class SearchRecords:
     """The records of an experiment, checked: the files may come from anywhere."""
 
@@ -227,10 +250,9 @@ class SearchRecords:
             raise RestoreError(f"{journal.parent} holds no experiment: it has no {journal.name}.") from None
         if not self.all or not isinstance(self.all[0], SearchStarted):
             raise RestoreError(f"{journal} does not begin with an experiment's description; it cannot be continued.")
-        _check_names(journal, self.all)
+        check = RecordCheck(journal)
         for record in self.all:
-            if isinstance(record, TrialCreated | ChangePlanned | TrialChanged) and record.config is not None:
-                record.config = from_description(record.config)
+            check(record)
 
     @property
     def facts(self) -> Facts:
@@ -243,20 +265,10 @@ class SearchRecords:
 
     def trials(self) -> list[tuple[TrialCreated, TrialEnded | None]]:
         """Each trial as it was last changed, with its end, if it has come to one."""
-        trials: dict[int, TrialCreated] = {}
-        ended: dict[int, TrialEnded] = {}
+        table = TrialTable()
         for record in self.all:
-            match record:
-                case TrialCreated():
-                    trials[record.n] = record
-                case TrialChanged():
-                    trials[record.n].change(record)
-                case TrialAgain():
-                    trials[record.n].dir = record.dir
-                    ended.pop(record.n, None)
-                case TrialEnded():
-                    ended[record.n] = record
-        return [(trial, ended.get(number)) for number, trial in sorted(trials.items())]
+            table.take(record)
+        return [(trial, table.ended.get(number)) for number, trial in sorted(table.trials.items())]
 
     @property
     def directories(self) -> set[str]:
@@ -264,26 +276,33 @@ class SearchRecords:
         return {record.dir for record in self.all if isinstance(record, TrialCreated | TrialAgain)}
 
 
-def _check_names(journal: Path, records: list[Record]) -> None:
-    """What names a file must name one in the experiment's directory."""
-    trials = 0
-    for record in records:
+class RecordCheck:
+    """What names a file must name one in the experiment's directory, and trials are numbered in order."""
+
+    def __init__(self, journal: Path | RemoteJournal) -> None:
+        self._journal = journal
+        self._trials = 0
+
+    def __call__(self, record: Record) -> None:
+        """Raise RestoreError for a record that cannot be; of one that can, make its values what was written."""
+        journal, is_new = self._journal, isinstance(record, TrialCreated)
         if isinstance(record, Facts) and not re.fullmatch(r"\w{5,64}", record.id, re.ASCII):
             raise RestoreError(f"{journal} names {record.id!r} as the experiment's id, which cannot be one.")
-        is_new = isinstance(record, TrialCreated)
-        trials += is_new
+        self._trials += is_new
         number = getattr(record, "n", 0)
-        if not (number == trials - 1 if is_new else 0 <= number < max(1, trials)):
+        if not (number == self._trials - 1 if is_new else 0 <= number < max(1, self._trials)):
             kind = record.__struct_config__.tag
             raise RestoreError(f"{journal} is damaged: a record {kind!r} names {number!r} as the number of its trial.")
         if isinstance(record, TrialCreated | TrialAgain):
             _check_directory(journal, record.dir)
+        if isinstance(record, TrialCreated | ChangePlanned | TrialChanged) and record.config is not None:
+            record.config = from_description(record.config)
 
 
-def _check_directory(journal: Path, name: str) -> None:
+def _check_directory(journal: Path | RemoteJournal, name: str) -> None:
     if not is_plain_name(name):
         raise RestoreError(f"{journal} names {name!r} as a trial's directory, which is not one below it.")
-    if (journal.parent / name).is_symlink():
+    if isinstance(journal, Path) and os.path.islink(os.path.join(journal.parent, name)):
         raise RestoreError(
             f"{journal.parent / name} is a symbolic link, so that a trial would write elsewhere. Replace it by the "
             "directory that it points to."

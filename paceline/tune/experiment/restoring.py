@@ -18,11 +18,11 @@ from paceline.run.side_files import free_lock_name
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.experiment import Experiment
 from paceline.tune.experiment.files import ExperimentPlace, fetch, newest_journal, newest_of
+from paceline.tune.experiment.grid import grid_of
 from paceline.tune.experiment.records import Facts, SearchRecords, unrecorded_trials
 from paceline.tune.experiment.replay import Replay
 from paceline.tune.experiment.settling import ResumeRules, Settlement
 from paceline.tune.experiment.setup import SearchSetup, facts_of, mark_as_used, restored_run_config, restored_setup
-from paceline.tune.experiment.summary import grid_of
 from paceline.tune.result_grid import ResultGrid
 from paceline.tune.trainable.kinds import TrainableKind
 from paceline.tune.tuner import TuneConfig
