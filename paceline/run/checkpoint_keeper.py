@@ -357,6 +357,7 @@ def _record_of(kept: KeptCheckpoint, attempt: int) -> CheckpointCommitted:
         score=kept.score,
         size=kept.size,
         row=_plain_row(kept),
+        time=time.time(),
     )
 
 

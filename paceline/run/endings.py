@@ -32,6 +32,8 @@ _NEVER_RETRIED = frozenset({"startup", "storage"})
 """A worker that cannot start or a full disk fails the next time too: retrying hides it."""
 
 _LONGEST_DELAY_S = 60.0
+_MOST_WARNINGS, _LONGEST_WARNING = 50, 4000
+"""Of those that the last record repeats: it is read whenever a run is listed."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,13 @@ class ReachedSoFar:
         )
         if keeper.committed and not keeper.in_memory:
             add_checkpoints(reached, keeper.committed, keeper.config)
-        return Ended(status=result.status, message=str(result.error or ""), time=time.time(), reached=reached)
+        return Ended(
+            status=result.status,
+            message=str(result.error or ""),
+            time=time.time(),
+            reached=reached,
+            warnings=[warning[:_LONGEST_WARNING] for warning in result.warnings[-_MOST_WARNINGS:]],
+        )
 
     def result_without_storage(self, status: Status, error: Exception | None) -> Result:
         """A full or deleted store may refuse even the end: the error still says what was reached."""
@@ -219,5 +227,10 @@ class ReachedSoFar:
 def _failure_record(failure: AttemptFailure) -> AttemptFailed:
     cause = failure.root_cause
     return AttemptFailed(
-        attempt=failure.attempt, rank=cause.rank, cause=cause.kind, message=cause.message, traceback=cause.traceback
+        attempt=failure.attempt,
+        rank=cause.rank,
+        cause=cause.kind,
+        message=cause.message,
+        traceback=cause.traceback,
+        time=time.time(),
     )

@@ -217,7 +217,7 @@ def _result_of(
     for index, row in surviving_rows(run_dir.journal):
         indices.append(index)
         last_row = row
-    warnings = _lost_checkpoints(run_dir, records, present)
+    warnings = lost_checkpoints(run_dir, records, present)
     if kept:
         warnings += missing_rows(run_dir.journal, indices, kept[-1].iteration)
     status = records.ended_as or "unfinished"
@@ -237,7 +237,7 @@ def _result_of(
     )
 
 
-def _lost_checkpoints(run_dir: RunDir, records: RunRecords, present: Mapping[int, Path | None]) -> list[str]:
+def lost_checkpoints(run_dir: RunDir, records: RunRecords, present: Mapping[int, Path | None]) -> list[str]:
     """What to tell the user about checkpoints that the journal lists and that cannot be used.
 
     That an older one is gone is not worth a word: its user may have wanted the space.

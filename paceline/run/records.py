@@ -114,6 +114,8 @@ class CheckpointCommitted(Struct, tag_field="kind", tag="checkpoint", kw_only=Tr
     size: int = 0
     row: dict[str, Any] = {}
     """The row it was reported with, as observers saw it."""
+    time: float = 0.0
+    """Journals of earlier versions do not say it."""
 
 
 class CheckpointRetired(Struct, tag_field="kind", tag="delete", kw_only=True, omit_defaults=True):
@@ -132,6 +134,8 @@ class AttemptFailed(Struct, tag_field="kind", tag="failure", kw_only=True):
     cause: str = ""
     message: str = ""
     traceback: str = ""
+    time: float = 0.0
+    """Journals of earlier versions do not say it."""
 
     @property
     def in_words(self) -> str:
@@ -165,6 +169,8 @@ class Ended(Struct, tag_field="kind", tag="end", kw_only=True):
     time: float = 0.0
     reached: Reached | UnsetType = UNSET
     """Here too, so that nobody has to read a long journal to show a run. Earlier versions did not write it."""
+    warnings: list[str] = []
+    """What the user was warned of. Earlier versions did not write it."""
 
 
 Record = Header | AttemptStarted | Row | CheckpointCommitted | CheckpointRetired | AttemptFailed | Ended

@@ -53,9 +53,15 @@ def _rank_key(config: CheckpointConfig, kept: KeptCheckpoint) -> tuple[float, ..
     if not attribute:
         return (float(kept.number),)
     sign = 1.0 if config.checkpoint_score_order == "max" else -1.0
-    reported = nested_get(kept.row, attribute)
-    first = reported if reported is not None else kept.score
+    first = score_of(config, kept.row, kept.score)
     return (*_comparable(first, sign), *_comparable(kept.score, sign), float(kept.number))
+
+
+def score_of(config: CheckpointConfig, row: Mapping[str, Any], own: float | None) -> Any:
+    """What a checkpoint is ranked by first: what was reported with it, else what its `own` dict says."""
+    attribute = config.checkpoint_score_attribute
+    reported = nested_get(row, attribute) if attribute else None
+    return reported if reported is not None else own
 
 
 def _comparable(value: Any, sign: float) -> tuple[float, float]:
