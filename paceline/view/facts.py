@@ -1,0 +1,180 @@
+"""Everything that a run's records say about it, rows left out: what a page or a command shows of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from paceline.air.config import CheckpointConfig
+from paceline.air.metrics import number_in, reported
+from paceline.run.found_runs import (
+    RunSummary,
+    fetched_run,
+    is_run,
+    line_for,
+    place_of,
+    search_line,
+    search_of,
+    summary_of_records,
+    summary_of_run_dir,
+)
+from paceline.run.history import lost_checkpoints
+from paceline.run.records import (
+    FORMAT,
+    ROW,
+    AttemptFailed,
+    AttemptStarted,
+    CheckpointCommitted,
+    CheckpointRetired,
+    Ended,
+    RunRecords,
+    no_journal,
+)
+from paceline.run.retention import score_of
+from paceline.storage import lease
+from paceline.storage.files import storage_error
+from paceline.storage.mirror import numbers_in
+from paceline.storage.run_dir import RunDir, resolve_storage
+
+
+class CheckpointFacts(Struct, kw_only=True):
+    """A checkpoint that a run has, or had."""
+
+    number: int
+    iteration: int
+    attempt: int
+    score: float | None
+    """What it is ranked by; None without a score attribute, or if the row did not have it."""
+    size: int
+    """Bytes; 0 if that is not known."""
+    kept: bool
+    """It is still there."""
+    time: float
+    """When it was committed, in seconds since the epoch; 0.0 if that is not known."""
+    metrics: dict[str, Any]
+    """What was reported with it."""
+    damaged: bool = False
+    path: str = ""
+    """Its directory or URI; empty if it is gone."""
+
+
+class RunFacts(Struct, kw_only=True):
+    """What the records of a run say."""
+
+    summary: RunSummary
+    config: dict[str, Any] | None
+    """The one that the run was last started with; None if it is not plain data. Secrets are masked."""
+    settings: dict[str, Any]
+    """run_config, scaling_config, datasets and what else the run was started with."""
+    experiment_id: str
+    experiment_tag: str
+    attempts: list[AttemptStarted]
+    failures: list[AttemptFailed]
+    ends: list[Ended]
+    """One for each driver that ended the run, or left it."""
+    checkpoints: list[CheckpointFacts]
+    """Oldest first; also those that are gone."""
+    score_attribute: str | None
+    score_order: str
+    how_to_continue: str
+    """The call that continues the run, or the search that it is a trial of; empty if it is finished or alive."""
+    search: str | None
+    """The place of the search that it is a trial of."""
+    origin: str
+    """The URI of a run of which this is the local copy."""
+    warnings: list[str]
+    code: dict[str, Any] | None
+    """The fingerprint of the code that the run was last started with."""
+
+
+def run_facts(path: str | Path, filesystem: Any = None) -> RunFacts:
+    """The facts of the run whose directory is at a path, or at a URI."""
+    place = resolve_storage(path)
+    if isinstance(place, Path):
+        run_dir = RunDir(place)
+        records, summary = _records(run_dir), summary_of_run_dir(run_dir)
+        present = {number: str(directory) for number, directory in run_dir.checkpoints()}
+        facts = _facts(records, summary, present, place_of(run_dir), None)
+        facts.warnings += lost_checkpoints(run_dir, records, dict.fromkeys(present))
+        return facts
+    with fetched_run(place, filesystem) as (store, run_dir):
+        records = _records(run_dir)
+        summary = summary_of_records(run_dir, store.label, lease.is_held(store))
+        present = {number: f"{place}/{run_dir.checkpoint(number).name}" for number in numbers_in(store.list())}
+        return _facts(records, summary, present, store.label, filesystem)
+
+
+def _records(run_dir: RunDir) -> RunRecords:
+    """All but the rows, which are many; RunRecords.read would check each of them for damage."""
+    try:
+        return RunRecords(list(FORMAT.scan(run_dir.journal, without=ROW)), run_dir.journal)
+    except FileNotFoundError:
+        raise no_journal(run_dir) from None
+    except OSError as error:
+        raise storage_error(error, run_dir.journal, "reading the journal") from error
+
+
+def _facts(
+    records: RunRecords, summary: RunSummary, present: Mapping[int, str], place: str, filesystem: Any
+) -> RunFacts:
+    header, config = records.header, records.header.checkpoint_config
+    search = None if is_run(header) else search_of(summary.path, header, filesystem)
+    ends = [record for record in records if isinstance(record, Ended)]
+    return RunFacts(
+        summary=summary,
+        config=records.config,
+        settings=records.settings,
+        experiment_id=header.experiment_id,
+        experiment_tag=header.experiment_tag,
+        attempts=[record for record in records if isinstance(record, AttemptStarted)],
+        failures=[record for record in records if isinstance(record, AttemptFailed)],
+        ends=ends,
+        checkpoints=list(_checkpoints(records, present, config)),
+        score_attribute=config.checkpoint_score_attribute,
+        score_order=config.checkpoint_score_order,
+        how_to_continue=_how_to_continue(records, summary, place, search),
+        search=search,
+        origin=place if place != summary.path else "",
+        warnings=list(ends[-1].warnings) if ends else [],
+        code=records.code,
+    )
+
+
+def _how_to_continue(records: RunRecords, summary: RunSummary, place: str, search: str | None) -> str:
+    if summary.alive or summary.status == "finished":
+        return ""
+    if search is not None:
+        return search_line(search)
+    return line_for(records.header, place) if is_run(records.header) else ""
+
+
+def _checkpoints(
+    records: RunRecords, present: Mapping[int, str], config: CheckpointConfig
+) -> Iterator[CheckpointFacts]:
+    """A number may be used again after a failure: then only the last one of that number is there."""
+    last: dict[int, CheckpointCommitted] = {}
+    retired: dict[int, CheckpointRetired] = {}
+    for record in records:
+        if isinstance(record, CheckpointCommitted):
+            last[record.number] = record
+            retired.pop(record.number, None)
+        elif isinstance(record, CheckpointRetired):
+            retired[record.number] = record
+    for number, record in sorted(last.items()):
+        gone = retired.get(number)
+        is_kept = gone is None and number in present
+        yield CheckpointFacts(
+            number=number,
+            iteration=record.iteration,
+            attempt=record.attempt,
+            score=score_of(config, record.row, record.score),
+            size=record.size,
+            kept=is_kept,
+            time=record.time or float(number_in(record.row, "timestamp")),
+            metrics=reported(record.row),
+            damaged=gone is not None and gone.reason is not None,
+            path=present[number] if is_kept else "",
+        )
