@@ -1,42 +1,105 @@
 """``paceline``: finds the command, runs it, and makes errors readable.
 
-Exit codes: 0 done, 1 an error that the message explains, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 the command failed, 2 wrong usage or no such path, 3 something is damaged, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
 
 import paceline
 from paceline.air.errors import PacelineError
-from paceline.cli import port, serve
+from paceline.cli.errors import INTERRUPTED, USAGE, code_of
+
+COMMANDS = {
+    "doctor": "look for problems of this machine and installation",
+    "serve": "serve the model of a run or checkpoint over HTTP",
+    "port": "change programs written for Ray Train, Tune or AIR",
+    "completion": "print a script that completes commands in a shell",
+}
+"""Each is a module of this package, with DESCRIPTION, `add_options(parser)` and `run(given)`.
+
+Only the module of the command that was asked for is imported.
+"""
 
 
-def parser() -> argparse.ArgumentParser:
-    """All commands and their options."""
-    command = argparse.ArgumentParser(prog="paceline", description="Training runs and their models.")
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):  # argparse forgets that it indents them
+            self._action_max_length += self._indent_increment
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the list of all options."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **settings})
+
+    def error(self, message: str) -> NoReturn:
+        complain(f"{message.rstrip('.')}. See {self.prog} --help.")
+        raise SystemExit(USAGE)
+
+
+def parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands. Without the name of a wanted one, all of them have their options."""
+    command = Parser(prog="paceline", description="Training runs and their models.")
     command.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
-    commands = command.add_subparsers(title="commands", metavar="<command>", required=True)
-    port.add_to(commands)
-    serve.add_to(commands)
+    commands = command.add_subparsers(title="commands", metavar="<command>", dest="command", required=True)
+    for name, summary in COMMANDS.items():
+        if wanted is None or name == wanted:
+            module = import_module(f"paceline.cli.{name}")
+            options = commands.add_parser(name, help=summary, description=module.DESCRIPTION)
+            module.add_options(options)
+            options.set_defaults(run=module.run)
+        else:
+            commands.add_parser(name, help=summary)
     return command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
-    given = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name and name not in COMMANDS:
+        return _no_such_command(name)
+    given = parser(name).parse_args(words)
     try:
         code: int = given.run(given)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        return 130
-    except (PacelineError, ImportError) as error:
-        from paceline.run.display import printable
-
-        print(f"paceline: {printable(str(error))}", file=sys.stderr)
-        return 1
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever reads this has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 0
+    except (PacelineError, ImportError, OSError) as error:
+        complain(str(error))
+        return code_of(error)
     return code
+
+
+def complain(message: str) -> None:
+    """One line for the user about what is wrong; names of files and runs cannot do anything to the terminal."""
+    from paceline.run.display import printable
+
+    text = " ".join(printable(message).split("\n")).encode("utf-8", "replace").decode()
+    print(f"paceline: {text}", file=sys.stderr)
+
+
+def _no_such_command(name: str) -> int:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, COMMANDS, 1)
+    complain(f"there is no command {name!r}{f', did you mean {close[0]}?' if close else '.'} See paceline --help.")
+    return USAGE
 
 
 if __name__ == "__main__":

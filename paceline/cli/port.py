@@ -6,30 +6,20 @@ import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 DESCRIPTION = """\
 Changes `ray` to `paceline` in scripts, notebooks and folders of them. Prints a diff; --write applies it. Comments,
 strings and layout stay as they are. Code without a counterpart stays too: it gets a comment that says what to write
-instead, and is listed at the end. Imports of RLlib stay.
-
-Exit codes: 0 done; 1 a file could not be read or written, or --check found something to do; 2 wrong usage.
+instead, and is listed at the end. Imports of RLlib stay. The exit code is 1 if a file could not be read or written, or
+if --check found something to do.
 """
 
 
-def add_to(commands: Any) -> None:
-    """Add the command and its options."""
-    parser = commands.add_parser(
-        "port",
-        help="change programs written for Ray Train, Tune or AIR",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a script, a notebook or a folder")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--write", action="store_true", help="change the files")
     how.add_argument("--check", action="store_true", help="exit with 1 if a file would change or needs work by hand")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.air.errors import ConfigError, PacelineError
+from paceline.cli.errors import CommandError, code_of
 
 TOKEN_VARIABLE = "PACELINE_TOKEN"
 
@@ -27,14 +28,7 @@ there is neither, a new one is made and printed.
 """
 
 
-def add_to(commands: Any) -> None:
-    """Add the command and its options."""
-    parser = commands.add_parser(
-        "serve",
-        help="serve the model of a run or checkpoint over HTTP",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", help="directory or URI of a run, an experiment or a checkpoint")
     parser.add_argument("--checkpoint", type=int, metavar="N", help="serve checkpoint_00000N of the run")
     parser.add_argument("--predictor", metavar="MODULE:CLASS", help="a predictor class of your own")
@@ -60,7 +54,6 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--follow", action="store_true", help="change to new checkpoints of the run as they come")
     parser.add_argument("--access-log", action="store_true", help="write a line for each request")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -78,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
         check_has_model(place, given.path, own_predictor=given.predictor is not None)
         _serve(given, place)
     except PacelineError as error:
-        raise ConfigError(in_options(str(error))) from error
+        raise CommandError(in_options(str(error)), code_of(error)) from error
     return 0
 
 

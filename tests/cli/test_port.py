@@ -69,7 +69,7 @@ def test_one_bad_file_does_not_stop_the_others(script: Path, capsys: pytest.Capt
 
 
 def test_a_path_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["port", str(tmp_path / "no-such.py")]) == 1
+    assert main(["port", str(tmp_path / "no-such.py")]) == 2
     assert "no-such.py" in capsys.readouterr().err
 
 

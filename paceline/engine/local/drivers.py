@@ -198,6 +198,18 @@ def live_drivers() -> list[LiveDriver]:
     return drivers
 
 
+def left_behind() -> list[LiveDriver]:
+    """The drivers that have provably died without removing their file. Only looks: nothing is swept."""
+    found = []
+    for identity, fd in _open_files(os.O_RDONLY):
+        driver = _read(identity, fd)
+        if driver is None or _is_locked(fd):
+            continue
+        if driver.boot_id != boot_id() or (driver.is_here and not is_running(identity)):
+            found.append(driver)
+    return found
+
+
 def dead_drivers(only: str | None = None) -> Iterator[LiveDriver]:
     """The drivers that have provably died without removing their file.
 

@@ -140,6 +140,11 @@ def kill_remains(sessions: Collection[int], warden: str) -> int:
     return len(_kill_own(belongs, spared=[os.getpid()]))
 
 
+def marked_by(driver: str) -> list[int]:
+    """This user's processes that carry the mark of a driver. Only looks."""
+    return [pid for pid in _all_processes() if _is_own(pid) and _variables_of(pid).get(DRIVER_VARIABLE) == driver]
+
+
 def end_marked(driver: str, spared: Collection[int]) -> list[int]:
     """Kill the processes of this driver, as far as they can be found; returns those that were found.
 
