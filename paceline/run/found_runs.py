@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, UnsetType
 
 from paceline.air.config import CheckpointConfig
+from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import reported
 from paceline.air.result import Status
@@ -169,6 +170,11 @@ class RunSummary(Struct, kw_only=True):
     reached: Reached
     error: str = ""
     """What ended the run, or the cause of its last failure."""
+    score_attribute: str | None = None
+    """The metric that its checkpoints are ranked by."""
+    score_order: str = "max"
+    most_iterations: float | None = None
+    """As its stop criterion says; None if that does not count iterations."""
 
 
 def summary_of(path: str | Path, filesystem: Any = None) -> RunSummary:
@@ -212,6 +218,8 @@ def summary_of_records(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
         reached = _reached_so_far(run_dir.journal, header)
     else:
         reached = end.reached
+    settings = header.current_settings
+    ranking = settings["run_config"]["checkpoint_config"]
     return RunSummary(
         path=place,
         name=header.experiment_name,
@@ -219,12 +227,21 @@ def summary_of_records(run_dir: RunDir, place: str, alive: bool) -> RunSummary:
         trainer=header.trainer,
         status=end.status if end is not None else "running" if alive else "killed",
         alive=alive,
-        num_workers=header.current_settings["scaling_config"].get("num_workers") or 1,
+        num_workers=settings["scaling_config"].get("num_workers") or 1,
         started=started,
         ended=end.time if end is not None else None,
         reached=reached,
         error=(end.message if end is not None else "") or reached.error,
+        score_attribute=ranking.get("checkpoint_score_attribute"),
+        score_order=ranking.get("checkpoint_score_order") or "max",
+        most_iterations=most_iterations(settings["run_config"].get("stop")),
     )
+
+
+def most_iterations(stop: Any) -> float | None:
+    """How many iterations a stop criterion allows, as it was written down; None if it does not count them."""
+    limit = stop.get(TRAINING_ITERATION) if isinstance(stop, Mapping) else None
+    return limit if isinstance(limit, int | float) and not isinstance(limit, bool) else None
 
 
 def _beginning(journal: Path) -> tuple[Header, float]:

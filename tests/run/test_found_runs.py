@@ -55,6 +55,27 @@ def run(tmp_path: Path) -> Any:
     return fit
 
 
+def test_the_summary_says_what_ranks_checkpoints_and_where_the_run_stops(tmp_path: Path) -> None:
+    def steps() -> None:
+        session.report({"loss": 1.0})
+
+    def fit(stop: Any, **checkpoints: Any) -> RunSummary:
+        config = RunConfig(
+            storage_path=str(tmp_path),
+            verbose=0,
+            engine="inline",
+            stop=stop,
+            checkpoint_config=CheckpointConfig(**checkpoints),
+        )
+        scaling = ScalingConfig(num_workers=1)
+        return summary_of(DataParallelTrainer(steps, scaling_config=scaling, run_config=config).fit().path)
+
+    ranked = fit({"training_iteration": 9}, checkpoint_score_attribute="loss", checkpoint_score_order="min")
+    assert (ranked.score_attribute, ranked.score_order, ranked.most_iterations) == ("loss", "min", 9)
+    plain = fit({"loss": 0.5})
+    assert (plain.score_attribute, plain.score_order, plain.most_iterations) == (None, "max", None)
+
+
 def without_end(path: str) -> Path:
     """The same run as if its driver had been killed at its last step."""
     journal = RunDir(Path(path)).journal

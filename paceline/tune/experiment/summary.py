@@ -15,7 +15,7 @@ from msgspec import Struct, UnsetType
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import nested_get, reported
-from paceline.run.found_runs import RunStatus, RunSummary, summary_of_run_dir
+from paceline.run.found_runs import RunStatus, RunSummary, most_iterations, summary_of_run_dir
 from paceline.run.records import Reached
 from paceline.storage import lock
 from paceline.storage.run_dir import RunDir, resolve_storage
@@ -126,6 +126,7 @@ def _pending(root: str, facts: Facts, trial: TrialCreated) -> TrialSummary:
         started=0.0,
         ended=None,
         reached=Reached(),
+        most_iterations=most_iterations(facts.run.get("stop")),
         number=trial.n,
         params=trial.evaluated,
     )
