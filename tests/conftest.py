@@ -22,7 +22,7 @@ from paceline.testing import invariants
 # left the tree by a double fork is found by it. /proc shows the environment a process
 # was executed with, and a fork keeps it.
 SESSION_VARIABLE = "PACELINE_TEST_SESSION"
-OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "RAY_ADDRESS")
+OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "RAY_ADDRESS", "XDG_CACHE_HOME")
 SECONDS_TO_GO = 5.0
 NO_HOSTS = "no test hosts"
 """How the reason begins for which tests on several hosts are skipped."""
