@@ -16,6 +16,7 @@ PacelineError
 │   └── DataNotFoundError (FileNotFoundError)  no such file, or a pattern that matches none
 ├── RestoreError (RuntimeError)          a run that cannot be continued, and why
 │   └── NewerVersionError                a newer version of paceline has written its files
+├── RequestError (RuntimeError)          a live run that could not be asked for something, and why
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   ├── StartupTimeoutError              workers did not get ready in time
 │   └── EngineLost                       the cluster is gone; a run continues on another one
@@ -146,6 +147,10 @@ class RestoreError(PacelineError, RuntimeError):
 
 class NewerVersionError(RestoreError):
     """Files that a newer version of paceline has written."""
+
+
+class RequestError(PacelineError, RuntimeError):
+    """A driver was asked for something and cannot do it, or nobody drives the run."""
 
 
 class EngineError(PacelineError, RuntimeError):

@@ -109,10 +109,14 @@ class AtWork:
         self.flow.to_ranks.hold()
         self._deadline = time.monotonic() + self._stop.within_s
         if self._stop.signal is not None:
-            self._parts.warn(
-                f"{signal.Signals(self._stop.signal).name}: stopping at the next report (at most "
-                f"{INTERRUPT_WAIT_S:.0f} s). A second signal stops it immediately."
+            asked_by = self._stop.asked_by
+            what = (
+                f"A stop was requested from outside, by {asked_by}"
+                if asked_by
+                else signal.Signals(self._stop.signal).name
             )
+            how_to_hurry = "" if asked_by else " A second signal stops it immediately."
+            self._parts.warn(f"{what}: stopping at the next report (at most {INTERRUPT_WAIT_S:.0f} s).{how_to_hurry}")
 
     def _look_for_hang(self) -> None:
         if not self._watch.is_due():

@@ -180,6 +180,8 @@ class StopRequest(Decider):
     interrupted: bool = False
     """It is the driver that ends, not the training, which can be continued."""
     signal: int | None = None
+    asked_by: str = ""
+    """Who asked from outside for the same as a signal does."""
     within_s: float = INTERRUPT_WAIT_S
     """Ranks that do not report in this time are ended without."""
 

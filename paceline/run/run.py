@@ -33,7 +33,9 @@ from paceline.run.decisions import (
     Wait,
 )
 from paceline.run.endings import GiveUp, ReachedSoFar
+from paceline.run.inbox import Answer, Inbox
 from paceline.run.opening import ALONE, Embedding, InBackground, OpenRun, open_run
+from paceline.run.request_desk import RequestDesk, stacks_answer
 from paceline.run.spec import RunSpec
 
 POLL_S = 0.2
@@ -73,6 +75,10 @@ class Run:
         self.stop = stop
         self.result: Result | None = None
         self._parts = parts
+        self.inbox = Inbox(parts.files.run_dir.requests, parts.files.lock.holder)
+        self.inbox.clear()
+        self._desk = RequestDesk(self.inbox, stop) if spec.place is None else None
+        """What is asked about a trial its search answers."""
         self._reached = ReachedSoFar(spec, parts)
         self._in_background = in_background
         self._attempt: Attempt | None = None
@@ -110,6 +116,10 @@ class Run:
         return self._at_work.attempt.group if self._at_work is not None and self.phase is Phase.RUNNING else None
 
     @property
+    def _working(self) -> Attempt | None:
+        return self._at_work.attempt if self._at_work is not None else None
+
+    @property
     def may_have_news(self) -> bool:
         """Something that it does in the background may be done."""
         if self.phase is Phase.RUNNING:
@@ -130,6 +140,8 @@ class Run:
         decision: Decision = CONTINUE
         if self.phase is Phase.OPENED:
             self._announce()
+        if self._desk is not None:
+            self._desk.look(self._working, self.phase.value, is_over=self.is_over)
         if self.phase in (Phase.STARTING, Phase.SUSPENDED) and self.stop.pending:
             self._finish(self.stop.status)
         elif self.phase is Phase.STARTING:
@@ -163,7 +175,8 @@ class Run:
         self.phase = Phase.LAUNCHING
         # Taken here: a stop while the donor's checkpoint is being copied must not release it.
         following, self._next = self._next, None
-        self._job = self._in_background(partial(self._launch, following))
+        with self._desk.answered_by_thread(self.phase.value) if self._desk else contextlib.nullcontext():
+            self._job = self._in_background(partial(self._launch, following))
 
     def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
@@ -287,6 +300,10 @@ class Run:
             self.phase = Phase.STARTING
         elif self._at_work is not None:
             self._at_work.flow.to_ranks.release(stop=not isinstance(decision, Continue))
+
+    def stacks(self) -> Answer:
+        """The stacks of all ranks, or why there are none."""
+        return stacks_answer(self._working, self.phase.value)
 
     def donate(self) -> Donor | None:
         """The newest checkpoint with its row, kept until it is released; None without one on disk."""

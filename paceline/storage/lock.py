@@ -99,6 +99,11 @@ class RunLock:
         self._descriptor, self._real_path, self._holder = descriptor, real_path, holder
         _held[real_path] = self
 
+    @property
+    def holder(self) -> dict[str, Any]:
+        """How the lock names this process while it is held."""
+        return dict(self._holder)
+
     def release(self) -> None:
         """Give the lock back. In a forked child there is nothing to give back."""
         if self._descriptor is None:
@@ -143,6 +148,21 @@ def is_held(path: Path) -> bool:
         return bool(holder) and not is_provably_dead(holder)
     except OSError as error:
         raise storage_error(error, path, "asking who holds the lock") from error
+    finally:
+        os.close(descriptor)
+
+
+def holder_of(path: Path) -> dict[str, Any]:
+    """What the holder of a lock has written about itself; nothing if nobody holds it, or does so only just now."""
+    held = _held.get(os.path.realpath(path)) if _held else None
+    if held is not None:
+        return held.holder
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return {}
+    try:
+        return _read_holder(descriptor)
     finally:
         os.close(descriptor)
 

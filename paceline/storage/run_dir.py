@@ -48,6 +48,11 @@ def search_journal(short_id: str) -> str:
     return f"experiment-{short_id}.jsonl"
 
 
+def requests_of_search(journal: Path) -> Path:
+    """Where somebody asks the driver of a search for something; it exists only meanwhile."""
+    return journal.with_suffix(".requests")
+
+
 class RunDir:
     """One trial's directory. Building it touches nothing; `create()` does."""
 
@@ -81,6 +86,11 @@ class RunDir:
     @property
     def error_txt(self) -> Path:
         return self.root / "error.txt"
+
+    @property
+    def requests(self) -> Path:
+        """Where somebody asks the driver for something; it exists only meanwhile."""
+        return self.root / "requests"
 
     @property
     def logs_dir(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 from paceline.air.errors import ConfigError, DataError, SerializationError
@@ -33,6 +34,8 @@ class Stopping:
         self._journal = shared.files.journal
         self.signal: int | None = None
         """The signal that asked for the end."""
+        self._asked_by = ""
+        """Who asked from outside for the same."""
         self.stopping = False
         """No new trial is started."""
         self.interrupted = False
@@ -53,7 +56,10 @@ class Stopping:
         if self.stopping:
             return
         if self.signal is not None:
-            self._audience.note("Stopping: each trial ends at its next report. Press Ctrl-C again to stop immediately.")
+            why, hurry = "Stopping", " Press Ctrl-C again to stop immediately."
+            if self._asked_by:
+                why, hurry = f"A stop was requested from outside, by {self._asked_by}", ""
+            self._audience.note(f"{why}: each trial ends at its next report.{hurry}")
             self.stop_everything(interrupted=True)
         elif time.monotonic() >= self.deadline:
             self.time_to_stop_s = self._wait_after_budget()
@@ -66,6 +72,12 @@ class Stopping:
             with self._audience.guarded():
                 if self._audience.stopper is not None and self._audience.stopper.stop_all():
                     self.stop_everything(interrupted=False)
+
+    def asked_from_outside(self, sender: str) -> None:
+        """Somebody wants the same as with Ctrl-C."""
+        if not self.stopping and self.signal is None:
+            self._asked_by = sender
+            self.signal = signal.SIGINT
 
     def _wait_after_budget(self) -> float:
         """A tenth of the budget, within limits: the report that is waited for is worth something."""

@@ -16,6 +16,7 @@ from paceline.engine.base import Engine
 from paceline.engine.choose import announcement
 from paceline.run.decisions import Wait
 from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
+from paceline.tune.experiment.answering import SearchDesk
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import Decisions
 from paceline.tune.experiment.ending import Endings, Stopping
@@ -52,6 +53,7 @@ class Experiment:
         self.decisions = Decisions(shared, self.launcher)
         self.stop = Stopping(shared)
         self.endings = Endings(shared, self.stop)
+        self._desk = SearchDesk(shared, self.stop, self.endings)
         self._rooms = Rooms(shared, engine)
         self._starter = Starter(shared, self.launcher, self._rooms, self.decisions, self.stop, self.endings)
         self._has_begun = False
@@ -80,6 +82,7 @@ class Experiment:
         """Advance: start trials, hear what workers said, act on it."""
         if not self._has_begun:
             self._begin()
+        self._desk.look()
         self.stop.look_for_reasons()
         self._starter.start_more()
         self._listen(timeout)

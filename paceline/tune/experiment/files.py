@@ -201,6 +201,11 @@ class ExperimentFiles:
             self._remote.close(store_wait_s)
             self.warning = self._remote.problem
 
+    @property
+    def holder(self) -> dict[str, Any]:
+        """How the lock names this driver."""
+        return self._lock.holder
+
     def unlock(self) -> None:
         self._lock.release()
 
