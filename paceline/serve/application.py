@@ -19,12 +19,15 @@ from starlette.routing import Route
 from paceline.air.errors import PacelineError
 from paceline.serve.batcher import Batcher
 from paceline.serve.limits import Limits
+from paceline.serve.metrics import model_metrics
 from paceline.serve.model import Model, ReloadUnderWayError, ServedModel
 from paceline.serve.predict import PredictEndpoint
 from paceline.serve.schema import openapi, page
 from paceline.web.access import Guard
 from paceline.web.body import read_body
 from paceline.web.problem import Problem
+from paceline.web.prometheus import metrics_route
+from paceline.web.traffic import Traffic
 
 logger = logging.getLogger("paceline.serve")
 
@@ -40,11 +43,12 @@ _PAGE_HEADERS = {
 class Application(Starlette):
     """Starlette, with the guard in front of everything and a direct way to predictions."""
 
+    traffic: Traffic
     guard: Guard
     predict: PredictEndpoint
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.guard(scope, receive, send)
+        await self.guard(scope, receive, self.traffic.counted(scope, send))
 
     async def routed(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/predict" and scope["method"] == "POST":
@@ -77,9 +81,13 @@ def application(
                 following.cancel()
             batcher.close()
 
-    routes = [Route("/predict", predict, methods=["POST"]), *_routes(served, limits)]
+    traffic = Traffic()
+    metrics = metrics_route(traffic, lambda: model_metrics(served, batcher))
+    routes = [Route("/predict", predict, methods=["POST"]), *_routes(served, limits), metrics]
+    traffic.know(routes)
     app = Application(routes=routes, lifespan=lifespan, exception_handlers={404: _not_found, 405: _wrong_method})
     app.router.redirect_slashes = False
+    app.traffic = traffic
     app.predict = predict
     app.guard = Guard(app.routed, token=token, loopback=loopback, allowed_hosts=allowed_hosts, log=access_log)
     return app

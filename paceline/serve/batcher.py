@@ -12,6 +12,7 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,6 +22,7 @@ from paceline.serve.limits import Limits
 from paceline.serve.model import ServedModel
 from paceline.serve.rows import Answer, RequestRows, split
 from paceline.web.problem import RETRY, Problem
+from paceline.web.traffic import SECONDS, Histogram
 
 if TYPE_CHECKING:
     from paceline.serve.model import Model
@@ -52,6 +54,16 @@ class Job:
             self.future.set_exception(Problem(504, f"There was no prediction within {seconds:g} s."))
 
 
+class Counts:
+    """What went through the model since the server began."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """Those that were answered with predictions."""
+        self.batch_rows = Histogram([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536])
+        self.batch_seconds = Histogram(SECONDS)
+
+
 Work: TypeAlias = "queue.SimpleQueue[tuple[Model, list[Job]] | None]"
 """Batches for the model's thread; None ends it."""
 
@@ -60,6 +72,7 @@ class Batcher:
     """The queue in front of the model."""
 
     def __init__(self, served: ServedModel, limits: Limits) -> None:
+        self.counts = Counts()
         self._served = served
         self._limits = limits
         self._waiting: deque[Job] = deque()
@@ -76,6 +89,11 @@ class Batcher:
     def waiting(self) -> int:
         """How many requests wait for the model."""
         return len(self._waiting)
+
+    @property
+    def waiting_rows(self) -> int:
+        """How many rows these requests have."""
+        return self._waiting_rows
 
     async def predict(self, rows: RequestRows, *, arrow: bool, gone: Callable[[], bool] | None = None) -> Answer:
         """The predictions for these rows; raises the Problem that the client gets."""
@@ -152,6 +170,8 @@ class Batcher:
                 break
             batch.append(self._take())
             rows += job.rows.count
+        if batch:
+            self.counts.batch_rows.observe(rows)
         return batch
 
     def _take(self) -> Job:
@@ -168,6 +188,7 @@ class Batcher:
             else:
                 job.future.set_result(outcome)
                 self._served.remember(job.rows)
+                self.counts.rows += job.rows.count
         self._dispatch()
 
     # -- in the model's thread ------------------------------------------------------------
@@ -175,7 +196,9 @@ class Batcher:
     def _run(self, loop: asyncio.AbstractEventLoop, work: Work) -> None:
         while (task := work.get()) is not None:
             model, batch = task
+            began = time.perf_counter()
             outcomes = self._outcomes(model, batch)
+            self.counts.batch_seconds.observe(time.perf_counter() - began)
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(self._finished, batch, outcomes)
 

@@ -257,6 +257,10 @@ class ServedModel:
         self.current = model
         self._place = place
         self._recipe = recipe
+        self.reloads = 0
+        """How often another model has taken its place."""
+        self.failures = 0
+        """How often one could not."""
         self._last_good: RequestRows | None = None
         self._reloading = threading.Lock()
         self._try_out(model)
@@ -269,25 +273,38 @@ class ServedModel:
         """Load again from where the model came from: what the run now serves, or one of its checkpoints."""
         if self._place is None:
             raise ConfigError("The model was not loaded from a checkpoint: there is nothing to load again.")
-        return self._replace(self._place.checkpoint(number))
+        with self._counted():
+            return self._replace(self._place.checkpoint(number))
 
     def reload_from(self, checkpoint: Any) -> Model:
         """Load another checkpoint, of whichever place; later reloads look there."""
-        place = origin_of(checkpoint)
-        model = self._replace(place.checkpoint(None))
+        with self._counted():
+            place = origin_of(checkpoint)
+            model = self._replace(place.checkpoint(None))
         self._place = place
         return model
 
     def follow(self) -> None:
         """Reload if the place stands for another checkpoint now."""
         assert self._place is not None
-        checkpoint = self._place.checkpoint(None)
-        if checkpoint.path != self.current.origin:
-            self._replace(checkpoint)
+        with self._counted():
+            checkpoint = self._place.checkpoint(None)
+            if checkpoint.path != self.current.origin:
+                self._replace(checkpoint)
 
     def sign(self) -> Any:
         """Changes when the place may have another checkpoint."""
         return None if self._place is None else self._place.sign()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except ReloadUnderWayError:
+            raise  # the one that is under way counts
+        except Exception:
+            self.failures += 1
+            raise
 
     def _replace(self, checkpoint: Checkpoint) -> Model:
         if self._recipe is None:
@@ -298,6 +315,7 @@ class ServedModel:
             model = self._recipe.load(checkpoint)
             self._try_out(model)
             self.current = model
+            self.reloads += 1
         finally:
             self._reloading.release()
         logger.info("%s: now serving %s", self.name, model.origin)

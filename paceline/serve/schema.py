@@ -44,14 +44,15 @@ def openapi(name: str, model: Model) -> dict[str, Any]:
             "/healthz": {"get": _operation("Whether the server is up; needs no token")},
             "/model": {"get": _operation("What is being served")},
             "/reload": {"post": _operation(_RELOAD)},
+            "/metrics": {"get": _operation("What the server has counted, for Prometheus", "text/plain")},
         },
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{"token": []}],
     }
 
 
-def _operation(summary: str) -> dict[str, Any]:
-    answer = {"description": "Successful Response", "content": {"application/json": {"schema": {}}}}
+def _operation(summary: str, media: str = "application/json") -> dict[str, Any]:
+    answer = {"description": "Successful Response", "content": {media: {"schema": {}}}}
     return {"summary": summary, "responses": {"200": answer}}
 
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from paceline.web.limits import ConnectionLimits
-from paceline.web.problem import GONE
+from paceline.web.problem import GONE, OPEN_CONNECTIONS
 
 LINGER_SECONDS = 5.0
 LINGER_BYTES = 256 << 20
@@ -88,7 +88,8 @@ class Connection(HttpToolsProtocol):
         self._in_headers = self._in_request = True
         self._parsed_header_bytes = 0
         super().on_message_begin()
-        self.scope["extensions"] = {GONE: self.transport.is_closing}  # type: ignore[dict-item]
+        extensions = {GONE: self.transport.is_closing, OPEN_CONNECTIONS: self.connections.__len__}
+        self.scope["extensions"] = extensions  # type: ignore[typeddict-item]
 
     def on_headers_complete(self) -> None:
         if self._lingering:

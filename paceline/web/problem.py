@@ -14,6 +14,8 @@ RETRY = ((b"retry-after", b"1"),)
 """Header of an answer to a client that should try again."""
 GONE = "paceline.gone"
 """Among the extensions of a request's scope: a function that tells whether the client has left."""
+OPEN_CONNECTIONS = "paceline.connections"
+"""Among the same: a function that gives the number of the server's open connections."""
 
 
 class Problem(Exception):  # noqa: N818 - an answer to a client, not an error of ours

@@ -62,7 +62,7 @@ def test_weak_tokens_are_refused(token: str) -> None:
 def every_route(server: Server) -> list[str]:
     assert server.app is not None
     paths = [getattr(route, "path", None) for route in server.app.routes]
-    assert {"/predict", "/reload", "/model", "/docs", "/openapi.json", "/healthz"} <= set(paths)
+    assert {"/predict", "/reload", "/model", "/docs", "/openapi.json", "/healthz", "/metrics"} <= set(paths)
     return [str(path) for path in paths] + ["/", "/nothing/here", "/healthz/", "//healthz", "/predict/../healthz"]
 
 

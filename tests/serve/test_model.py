@@ -323,7 +323,7 @@ def test_docs_show_the_columns_and_need_nothing_from_elsewhere(cancer: Any, tmp_
     assert "tumours &lt;b&gt;&amp;&lt;/b&gt;" in text
     assert "mean concave points" in text
     assert not any(sign in text for sign in ("<script", "https://", "src="))
-    assert set(schema["paths"]) == {"/predict", "/healthz", "/model", "/reload"}
+    assert set(schema["paths"]) == {"/predict", "/healthz", "/model", "/reload", "/metrics"}
     body = schema["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
     assert list(body["example"]["rows"][0]) == list(cancer[0].columns)
     assert schema["security"] == [{"token": []}]
