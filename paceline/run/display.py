@@ -114,6 +114,30 @@ def clipped(text: str, width: int) -> str:
     return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
 
 
+def clipped_inside(text: str, width: int) -> str:
+    """The same with what is cut in the middle: the ends of names tell them apart."""
+    if cell_width(text) <= width or width < 5 or not text.isascii():
+        return clipped(text, width)
+    end = width // 2
+    return f"{text[: width - 1 - end]}…{text[-end:]}"
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - cell_width(text))
+
+
+def wrapped(facts: list[str], width: int, most: int) -> list[str]:
+    """Facts joined by dots in at most so many lines, broken between facts where a line is full."""
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        longer = f"{lines[-1]} · {fact}"
+        if cell_width(longer) <= width or len(lines) == most:
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return [clipped(line, width) for line in lines]
+
+
 def cell_width(text: str) -> int:
     """How many columns of a terminal the text takes: some characters take two, some none."""
     if text.isascii():

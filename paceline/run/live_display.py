@@ -1,26 +1,73 @@
-"""A live picture in a terminal. Only imported when there is one, because `rich` is not cheap."""
+"""A live picture in a terminal, below what is said."""
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import shutil
+import sys
+import threading
 import time
-from typing import IO, cast
+from typing import Any, TextIO, cast
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
-from paceline.run.display import Display, GuardedWriter, Picture, last_overwrite, printable
+from paceline.run.display import Display, GuardedWriter, Line, Picture, cell_width, last_overwrite, printable
 
 DRAW_INTERVAL_S = 0.125
 _LONGEST_LINE = 2000
 """Characters shown of one line of worker output; the log file has all of it."""
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_COLOURS = ("red", "green", "yellow", "cyan")
+_COLOURING = re.compile("(\x1b\\[[0-9;:]*m)")
 
 
-class VisibleCursorConsole(Console):
-    """Leaves the cursor alone: a driver that is killed could not bring it back."""
+class Screen:
+    """Lines that stay, and below them a picture that is replaced in place.
 
-    def show_cursor(self, show: bool = True) -> bool:
-        return False
+    The cursor stands on an empty line below the picture: what the terminal echoes there, such as ``^C``, moves no
+    line of it. Everything goes out in one write, so that an interrupt comes before or after it. The cursor is never
+    hidden: a driver that is killed could not bring it back.
+    """
+
+    def __init__(self, writer: GuardedWriter) -> None:
+        self._writer = writer
+        self._picture: list[str] = []
+        """The lines of the picture that is on the screen."""
+        self._drawn = ""
+        """The same as it was written, with styles."""
+        self._lock = threading.RLock()  # threads of the user's may print
+        self._styles = dict(_CODES)
+        if os.environ.get("NO_COLOR"):
+            self._styles = {name: code for name, code in _CODES.items() if name not in _COLOURS}
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        return shutil.get_terminal_size()
+
+    def print(self, text: str) -> None:
+        """Add lines above the picture. The text ends with a newline."""
+        with self._lock:
+            self._writer.write(f"{self._erasure()}{text}{self._drawn}")
+
+    def draw(self, lines: list[Line]) -> None:
+        """Show this picture instead of the one before; none if there are no lines."""
+        with self._lock:
+            drawn = "".join(f"{self.styled(text, style)}\n" for text, style in lines)
+            self._writer.write(f"{self._erasure()}{drawn}")
+            self._drawn, self._picture = drawn, [text for text, _ in lines]
+
+    def styled(self, text: str, style: str) -> str:
+        codes = ";".join(self._styles[word] for word in style.split() if word in self._styles)
+        return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
+
+    def _erasure(self) -> str:
+        """Removes the picture. In a terminal that has become narrower, its lines may take several rows each."""
+        if not self._picture:
+            return ""
+        columns = max(1, self.size[0])
+        rows = sum(max(1, -(-cell_width(line) // columns)) for line in self._picture)
+        return f"\r\x1b[{rows}A\x1b[J"
 
 
 class PrefixedOutput:
@@ -30,16 +77,15 @@ class PrefixedOutput:
         self._cut_lines: set[str] = set()
         """Prefixes of the workers whose output is in the middle of a line that was cut."""
 
-    def shown(self, prefix: str, text: str) -> Text | None:
+    def shown(self, prefix: str, text: str) -> list[str]:
         text = self._without_rest_of_cut_line(prefix, text)
         if not text:
-            return None
-        shown = Text()
-        for line in printable(last_overwrite(text).removesuffix("\n")).split("\n"):
-            cut = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}… (the log file has the whole line)"
-            shown.append(prefix, "cyan")
-            shown.append(f"{cut}\n")
-        return shown
+            return []
+        lines = printable(last_overwrite(text).removesuffix("\n")).split("\n")
+        return [
+            line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}… (the log file has the whole line)"
+            for line in lines
+        ]
 
     def _without_rest_of_cut_line(self, prefix: str, text: str) -> str:
         """A line longer than a screen can hold comes in pieces, of which only the first is shown."""
@@ -52,6 +98,50 @@ class PrefixedOutput:
         return text
 
 
+class PrintedAbove(io.TextIOBase):
+    """Stands for sys.stdout or sys.stderr while there is a picture: what the user's own code prints goes above it.
+
+    A line appears when it is complete. All else is asked of the stream itself.
+    """
+
+    def __init__(self, screen: Screen, stream: TextIO) -> None:
+        self.stream = stream
+        self._screen = screen
+        self._rest = ""
+        self._pid = os.getpid()
+
+    def write(self, text: str) -> int:
+        if os.getpid() != self._pid:  # a forked child does not know where the picture is
+            return self.stream.write(text)
+        lines, newline, rest = (self._rest + text).rpartition("\n")
+        self._rest = rest if len(rest) <= _LONGEST_LINE else rest.rpartition("\r")[2]
+        if newline:
+            self._screen.print(f"{_only_colours(last_overwrite(lines))}\n")
+        return len(text)
+
+    def finish(self) -> None:
+        """What was printed without an end of the line goes on in the stream itself."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            self.stream.write(rest)
+
+    def flush(self) -> None:
+        """Complete lines are out already."""
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 class LiveDisplay(Display):
     """A picture below what is said, drawn a few times a second.
 
@@ -61,42 +151,72 @@ class LiveDisplay(Display):
     speaks = True
 
     def __init__(self, writer: GuardedWriter) -> None:
-        self._console = VisibleCursorConsole(file=cast("IO[str]", writer), highlight=False, emoji=False)
+        self._screen = Screen(writer)
         self._output = PrefixedOutput()
-        self._live: Live | None = None
         self._picture: Picture | None = None
         self._next_draw_at = 0.0
+        self._redirected: dict[str, PrintedAbove] = {}
 
     def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
         self._picture = picture
-        self._live = Live(self._frame(picture), console=self._console, auto_refresh=False, transient=True)
-        self._live.start()
+        self._redirect()
+        self._draw()
 
     def say(self, text: str, style: str = "") -> None:
-        self._console.print(Text(printable(text), style), soft_wrap=True)
+        self._screen.print("".join(f"{self._screen.styled(line, style)}\n" for line in printable(text).split("\n")))
 
     def output(self, prefix: str, text: str) -> None:
-        if shown := self._output.shown(prefix, text):
-            self._console.print(shown, end="", soft_wrap=True)
+        if lines := self._output.shown(prefix, text):
+            coloured = self._screen.styled(prefix, "cyan")
+            self._screen.print("".join(f"{coloured}{line}\n" for line in lines))
 
     def refresh(self) -> None:
         if time.monotonic() >= self._next_draw_at:
-            if self._live is not None and self._picture is not None:
-                self._live.update(self._frame(self._picture), refresh=True)
+            self._draw()
             self._next_draw_at = time.monotonic() + DRAW_INTERVAL_S
 
     def redraw(self) -> None:
         self.refresh()
 
     def stop(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
+        if self._picture is not None:
+            self._picture = None
+            self._screen.draw([])
+            self._give_back()
 
     def close(self) -> None:
         self.stop()
 
-    def _frame(self, picture: Picture) -> Text:
-        width, height = self._console.size
-        lines = [Text(text, style) for text, style in picture.frame(width, height - 1)]
-        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+    def _draw(self) -> None:
+        if self._picture is not None:
+            width, height = self._screen.size
+            self._screen.draw(self._picture.frame(width, height - 1))
+
+    def _redirect(self) -> None:
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if _is_terminal(stream) and name not in self._redirected:
+                self._redirected[name] = PrintedAbove(self._screen, stream)
+                setattr(sys, name, cast("TextIO", self._redirected[name]))
+
+    def _give_back(self) -> None:
+        for name, above in self._redirected.items():
+            if getattr(sys, name) is above:  # else somebody has put another stream there since
+                setattr(sys, name, above.stream)
+            above.finish()
+        self._redirected = {}
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (OSError, ValueError):  # closed
+        return False
+
+
+def _only_colours(text: str) -> str:
+    """Text of the user's own program: it may have colours, and must not move the cursor."""
+    if "\x1b" not in text:
+        return printable(text)
+    parts = [part if place % 2 else printable(part) for place, part in enumerate(_COLOURING.split(text))]
+    return f"{''.join(parts)}\x1b[0m"

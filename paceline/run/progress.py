@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.metrics import flattened, reported
+from paceline.air.constants import TRAINING_ITERATION
+from paceline.air.metrics import flattened, number_in, reported
 from paceline.air.words import counted, printable
 from paceline.air.words import duration_text as duration_text
 from paceline.air.words import value_text as value_text
-from paceline.run.display import Display, Line, clipped
+from paceline.run.display import Display, Line, cell_width, clipped, clipped_inside, padded, wrapped
 from paceline.run.observers import Progress
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _METRICS_IN_A_LINE = 6
 _METRICS_IN_A_FRAME = 12
+_METRICS_AT_THE_END = 51
+_LINES_OF_FACTS = 3
 
 
 class ShownProgress(Progress):
@@ -81,8 +84,11 @@ class ShownProgress(Progress):
     # -- the picture ----------------------------------------------------------------------
 
     def line(self) -> str:
+        metrics = reported_metrics(self._row)
         parts = [f"iteration {self._row.get('training_iteration', '?')}"]
-        parts += [f"{name} {value}" for name, value in shown_metrics(self._row, _METRICS_IN_A_LINE)]
+        parts += [f"{name} {value_text(value)}" for name, value in islice(metrics.items(), _METRICS_IN_A_LINE)]
+        if len(metrics) > _METRICS_IN_A_LINE:
+            parts.append(left_out(len(metrics) - _METRICS_IN_A_LINE))
         if self._checkpoint:
             parts.append(self._checkpoint)
         parts.append(duration_text(self._elapsed_s()))
@@ -97,9 +103,10 @@ class ShownProgress(Progress):
             self._checkpoint or "no checkpoint yet",
             duration_text(self._elapsed_s()),
         ]
-        table = aligned_pairs(shown_metrics(self._row, _METRICS_IN_A_FRAME))
-        lines = [(" · ".join(facts), "bold"), *((line, "") for line in table)]
-        return [(clipped(printable(text), width), style) for text, style in lines[: max(1, height)]]
+        head = wrapped([printable(fact) for fact in facts], width, most=max(1, min(_LINES_OF_FACTS, height)))
+        room = min(_METRICS_IN_A_FRAME, height - len(head))
+        table = metric_lines(self._row, room, width)
+        return [*((line, "bold") for line in head), *((clipped(line, width), "") for line in table)]
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_at
@@ -107,18 +114,37 @@ class ShownProgress(Progress):
 
 def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:
     """The closing lines: how it ended, the last metrics, and where the files are."""
-    metrics = result.metrics
-    iterations = metrics.get("training_iteration", 0)
-    yield f"{name} {result.status} after {iterations} iterations, {duration_text(elapsed_s)}"
-    yield from aligned_pairs([*shown_metrics(metrics), *places(result, run_dir)])
+    iterations = counted(number_in(result.metrics, TRAINING_ITERATION), "iteration")
+    yield f"{name} {result.status} after {iterations}, {duration_text(elapsed_s)}"
+    yield from metric_lines(result.metrics, _METRICS_AT_THE_END, and_also=places(result, run_dir))
     if result.how_to_continue:
         yield f"To continue: {result.how_to_continue}"
 
 
-def aligned_pairs(pairs: list[tuple[str, str]]) -> list[str]:
-    """Names and values as the lines of a table."""
-    width = max((len(name) for name, _ in pairs), default=0)
-    return [f"  {name:<{width}}  {value}" for name, value in pairs]
+def metric_lines(
+    row: Mapping[str, Any], room: int, width: int | None = None, and_also: Sequence[tuple[str, str]] = ()
+) -> list[str]:
+    """The user's own metrics in at most so many lines, of which the last counts those that have no place."""
+    metrics = reported_metrics(row)
+    shown = len(metrics) if len(metrics) <= room else max(0, room - 1)
+    pairs = [(name, value_text(value)) for name, value in islice(metrics.items(), shown)]
+    lines = aligned_pairs([*pairs, *and_also], width)
+    if shown < len(metrics) and room > 0:
+        lines.insert(shown, f"  {left_out(len(metrics) - shown)}")
+    return lines
+
+
+def left_out(count: int) -> str:
+    return f"… and {count:,} more {'metric' if count == 1 else 'metrics'}"
+
+
+def aligned_pairs(pairs: Sequence[tuple[str, str]], width: int | None = None) -> list[str]:
+    """Names and values as the lines of a table; names leave half of the width to values."""
+    names = [printable(name) for name, _ in pairs]
+    if width is not None:
+        names = [clipped_inside(name, max(1, width // 2)) for name in names]
+    widest = max(map(cell_width, names), default=0)
+    return [f"  {padded(name, widest)}  {printable(value)}" for name, (_, value) in zip(names, pairs, strict=True)]
 
 
 def places(result: Result, run_dir: str) -> list[tuple[str, str]]:
@@ -130,9 +156,9 @@ def places(result: Result, run_dir: str) -> list[tuple[str, str]]:
     return found
 
 
-def shown_metrics(row: Mapping[str, Any], limit: int | None = None) -> list[tuple[str, str]]:
-    """The user's own metrics as short texts; nested ones as ``a/b``."""
-    return [(name, value_text(value)) for name, value in islice(flattened(reported(row)).items(), limit)]
+def reported_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's own metrics; nested ones as ``a/b``."""
+    return flattened(reported(row))
 
 
 def workers_text(world_size: int) -> str:

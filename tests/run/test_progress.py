@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from paceline.air.result import Result
-from paceline.run.display import GuardedWriter, PlainDisplay
+from paceline.run.display import Display, GuardedWriter, PlainDisplay
 from paceline.run.observers import Progress, make_progress
 from paceline.run.progress import ShownProgress
 from paceline.run.spec import Trial
@@ -43,6 +45,49 @@ def whole_run(progress: Progress, rows: int = 3, error: Exception | None = None)
     progress.close()
 
 
+def shown_frame(width: int, height: int, row: dict[str, Any], name: str = "TorchTrainer") -> list[str]:
+    progress = ShownProgress(Display())
+    progress.started(Trial("4913f_00000", name, "/results/run", "e1"), "/results/run", 2)
+    progress.checkpoint(12, "/results/run/checkpoint_000012")
+    progress.row(row)
+    lines = [line for line, _ in progress.frame(width, height)]
+    assert 1 <= len(lines) <= height
+    assert max(map(cell_len, lines)) <= width
+    return lines
+
+
+class TestFrame:
+    """The picture of a run in a terminal."""
+
+    @pytest.mark.parametrize("width", [1, 10, 40, 80, 132])
+    @pytest.mark.parametrize("height", [1, 2, 3, 12, 50])
+    def test_fits(self, width: int, height: int) -> None:
+        row = {f"metric {number}": number for number in range(20)}
+        shown_frame(width, height, make_row(3, **row, **{"漢字の名前" * 20: "漢" * 30}), "VeryLongTrainer" * 9)
+
+    def test_facts_that_do_not_fit_stand_on_the_next_line(self) -> None:
+        first, second, metric = shown_frame(80, 23, make_row(12345, loss=1.0), "AVeryLongNameOfATrainerClass")
+        assert first == "AVeryLongNameOfATrainerClass_4913f_00000 · 2 workers · iteration 12345"
+        assert re.fullmatch(r"checkpoint_000012 · \d\.\d s", second)
+        assert metric.split() == ["loss", "1"]
+
+    def test_metrics_that_do_not_fit_are_counted(self) -> None:
+        row = make_row(1, **{f"metric_{number}": number for number in range(20)})
+        lines = shown_frame(80, 23, row)
+        assert [line.split()[0] for line in lines[1:-1]] == [f"metric_{number}" for number in range(11)]
+        assert lines[-1] == "  … and 9 more metrics"
+        lines = shown_frame(80, 4, row)
+        assert lines[-1] == "  … and 18 more metrics"
+        assert shown_frame(80, 1, row)[0].startswith("TorchTrainer")
+        assert shown_frame(80, 23, make_row(1, **{f"m{number}": 1 for number in range(12)}))[-1].split() == ["m11", "1"]
+
+    def test_a_long_name_leaves_room_for_the_value(self) -> None:
+        line = shown_frame(60, 23, make_row(1, **{"validation/" * 10 + "loss": 0.25}))[-1]
+        assert line.endswith("  0.25")
+        assert "…" in line
+        assert "loss" in line, "the end tells names of one group apart"
+
+
 class TestPlain:
     def shown(self, verbose: int, **kwargs: Any) -> str:
         stream = io.StringIO()
@@ -70,6 +115,21 @@ class TestPlain:
         assert len(rows) == 2
         assert rows[0].startswith("TorchTrainer_4913f_00000: iteration 1, loss 1, eval/acc 0.5, ")
         assert "iteration 1001, loss 0.25, checkpoint_000003" in rows[1]
+
+    def test_metrics_that_are_left_out_are_counted(self) -> None:
+        stream = io.StringIO()
+        progress = make_progress(3, stream)
+        progress.started(TRIAL, "/results/run", 1)
+        row = make_row(1, **{f"m{number}": number for number in range(9)})
+        progress.row(row)
+        assert ", m5 5, … and 3 more metrics, " in stream.getvalue()
+        progress.finished(Result(metrics={**row, **{f"n{number}": 1 for number in range(100)}}))
+        assert "\n  … and 59 more metrics\n" in stream.getvalue()
+
+    def test_one_iteration(self) -> None:
+        stream = io.StringIO()
+        make_progress(1, stream).finished(Result(metrics=make_row(1)))
+        assert " after 1 iteration, " in stream.getvalue()
 
     def test_worker_output_has_its_rank(self) -> None:
         assert "\n(rank 0) line 2\n" in self.shown(2)

@@ -18,9 +18,9 @@ from paceline.run.display import (
     GuardedWriter,
     Line,
     PlainDisplay,
-    cell_width,
     clipped,
     make_display,
+    wrapped,
 )
 from paceline.tune.progress.texts import (
     Column,
@@ -201,7 +201,7 @@ def make_experiment_progress(verbose: int, reporter: Any = None, stream: TextIO 
 
 def frame_lines(view: ExperimentView, width: int, height: int) -> list[Line]:
     """What one drawing shows: at most `height` lines, none wider than `width`."""
-    head = [(line, "bold") for line in _wrapped([one_line(view.name), *facts(view)], width)]
+    head = [(line, "bold") for line in wrapped([one_line(view.name), *facts(view)], width, _MOST_HEAD_LINES)]
     if scheduler := scheduler_text(view):
         head.append((clipped(scheduler, width), "dim"))
     room = height - len(head) - 3  # an empty line, the heading, and what is left out
@@ -245,15 +245,3 @@ def _left_out(view: ExperimentView, trials: list[Trial]) -> str:
         if hidden := len(members) - sum(trial in members for trial in trials):
             parts.append(f"{hidden} more {word}")
     return f"… {', '.join(parts)}" if parts else ""
-
-
-def _wrapped(words: list[str], width: int) -> list[str]:
-    """Facts joined by dots, broken between facts where the line is full."""
-    lines = [words[0]]
-    for word in words[1:]:
-        longer = f"{lines[-1]} · {word}"
-        if cell_width(longer) <= width or len(lines) == _MOST_HEAD_LINES:
-            lines[-1] = longer
-        else:
-            lines.append(word)
-    return [clipped(line, width) for line in lines]
