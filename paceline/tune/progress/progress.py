@@ -22,20 +22,17 @@ from paceline.run.display import (
     make_display,
     wrapped,
 )
+from paceline.tune.progress.table import Column, Table, metric_columns, parameter_columns, table_of
 from paceline.tune.progress.texts import (
-    Column,
     closing_lines,
     error_line,
     facts,
-    metric_columns,
     one_line,
     output_prefix,
-    parameter_columns,
     resources_text,
     scheduler_text,
     short_name,
     start_line,
-    table_lines,
     trial_line,
 )
 from paceline.tune.progress.view import ExperimentEnd, ExperimentView, place_in_users_code
@@ -204,10 +201,27 @@ def frame_lines(view: ExperimentView, width: int, height: int) -> list[Line]:
     head = [(line, "bold") for line in wrapped([one_line(view.name), *facts(view)], width, _MOST_HEAD_LINES)]
     if scheduler := scheduler_text(view):
         head.append((clipped(scheduler, width), "dim"))
-    room = height - len(head) - 3  # an empty line, the heading, and what is left out
+    room = height - len(head) - 3  # an empty line, the heading, and how many are left out
     trials = shown_trials(view, room)
+    table = _table(view, trials, width)
+    if table.left_out and len(trials) == room:
+        trials = trials[:-1]  # they are named in a line of their own
+        table = _table(view, trials, width)
     if not trials:
         return head[: max(1, height)]
+    best = view.best_trial()
+    heading, *rows = table.lines
+    lines = [*head, ("", ""), (heading, "dim")]
+    for trial, row in zip(trials, rows, strict=True):
+        lines.append((row, "bold green" if trial is best else _STYLES.get(trial.status, "")))
+    if hidden := _left_out(view, trials):
+        lines.append((clipped(hidden, width), "dim"))
+    if missing := table.missing_line(width):
+        lines.append((missing, "dim"))
+    return lines
+
+
+def _table(view: ExperimentView, trials: list[Trial], width: int) -> Table:
     best = view.best_trial()
     columns = [
         Column("trial", lambda trial: f"{'★' if trial is best else ' '}{short_name(trial)}"),
@@ -215,13 +229,7 @@ def frame_lines(view: ExperimentView, width: int, height: int) -> list[Line]:
         *parameter_columns(trials),
         *metric_columns(trials, view.metric, _METRICS_INFERRED),
     ]
-    heading, *rows = table_lines(columns, trials, width, _LONGEST_CELL)
-    lines = [*head, ("", ""), (heading, "dim")]
-    for trial, row in zip(trials, rows, strict=True):
-        lines.append((row, "bold green" if trial is best else _STYLES.get(trial.status, "")))
-    if hidden := _left_out(view, trials):
-        lines.append((clipped(hidden, width), "dim"))
-    return lines
+    return table_of(columns, trials, width, _LONGEST_CELL)
 
 
 def shown_trials(view: ExperimentView, room: int) -> list[Trial]:

@@ -13,16 +13,10 @@ from paceline.air.checks import check_choice, check_seconds, names_what_was_mean
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import nested_get
-from paceline.air.words import duration_text
+from paceline.air.words import counted, duration_text
 from paceline.run.display import GuardedWriter
-from paceline.tune.progress.texts import (
-    Column,
-    metric_columns,
-    parameter_columns,
-    parameters_text,
-    shown_value,
-    table_lines,
-)
+from paceline.tune.progress.table import NEVER, Column, metric_columns, parameter_columns, table_of
+from paceline.tune.progress.texts import parameters_text, shown_value
 
 if TYPE_CHECKING:
     from paceline.run.spec import Trial
@@ -155,10 +149,12 @@ class TableReporter(ProgressReporter):
         return "\n".join(lines) + "\n"
 
     def _headline(self, trials: list[Trial], groups: Mapping[str, list[Trial]]) -> str:
-        of_total = f"/{self._total_samples}" if self._total_samples else ""
-        counted = ", ".join(f"{len(members)} {status}" for status, members in groups.items() if members)
+        trials_text = counted(len(trials), "trial")
+        if self._total_samples:
+            trials_text = f"{len(trials)}/{counted(self._total_samples, 'trial')}"
+        statuses = ", ".join(f"{len(members)} {status}" for status, members in groups.items() if members)
         elapsed = duration_text(max(0.0, time.time() - self._started_at))
-        return f"== {len(trials)}{of_total} trials ({counted or 'none yet'}), {elapsed} =="
+        return f"== {trials_text} ({statuses or 'none yet'}), {elapsed} =="
 
     def _progress_table(self, trials: list[Trial], groups: Mapping[str, list[Trial]]) -> list[str]:
         if self._sort_by_metric and self._metric:
@@ -166,18 +162,22 @@ class TableReporter(ProgressReporter):
         else:
             ordered = [trial for members in groups.values() for trial in reversed(members)]
         shown = ordered[: self._max_progress_rows]
+        inferred = metric_columns(shown, self._metric, self._infer_limit, self._metric_columns)
         columns = [
             Column("trial", str, whole=True),
             Column("status", lambda trial: trial.status),
             *parameter_columns(shown, self._parameter_columns),
             *parameter_columns(shown, self._added_parameters),
-            *metric_columns(shown, self._metric, self._infer_limit, self._metric_columns),
+            *(column for column in inferred if column.rank != NEVER),  # beyond infer_limit: as the user wishes
             *metric_columns(shown, self._metric, 0, self._added_metrics),
         ]
         columns = list({column.title: column for column in columns}.values())  # an added one may be shown anyway
-        lines = table_lines(columns, shown, _WIDEST_TABLE, self._max_column_length)
-        if len(ordered) > len(shown):
-            lines.append(f"… {len(ordered) - len(shown)} more trials")
+        table = table_of(columns, shown, _WIDEST_TABLE, self._max_column_length)
+        lines = table.lines
+        if more := len(ordered) - len(shown):
+            lines.append(f"… {more} more {'trial' if more == 1 else 'trials'}")
+        if missing := table.missing_line(_WIDEST_TABLE):
+            lines.append(missing)
         return lines
 
     def _error_table(self, failed: list[Trial]) -> list[str]:
@@ -187,7 +187,7 @@ class TableReporter(ProgressReporter):
             Column("iter", lambda trial: str(trial.last_result.get(TRAINING_ITERATION, 0)), right=True),
             Column("error file", lambda trial: f"{trial.local_path}/error.txt", whole=True),
         ]
-        lines = table_lines(columns, shown, sys.maxsize, self._max_column_length)
+        lines = table_of(columns, shown, sys.maxsize, self._max_column_length).lines
         if len(failed) > len(shown):
             lines.append(f"… {len(failed) - len(shown)} more failed")
         return lines

@@ -1,19 +1,16 @@
-"""An experiment in words: one line per trial, one of state, the summary at the end; and tables of trials as lines."""
+"""An experiment in words: one line per trial, one of state, the summary at the end."""
 
 from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.constants import AUTOFILLED_KEYS, TRAINING_ITERATION
-from paceline.air.metrics import flattened, nested_get
-from paceline.air.secrets import masked
-from paceline.air.words import duration_text, printable, value_text
-from paceline.run.display import cell_width, clipped
+from paceline.air.constants import TRAINING_ITERATION
+from paceline.air.metrics import nested_get
+from paceline.air.words import counted, duration_text, printable, value_text
 
 if TYPE_CHECKING:
     from paceline.run.spec import Trial
@@ -57,7 +54,9 @@ def one_line(text: str) -> str:
 def parameters_text(parameters: Mapping[str, Any], limit: int = _PARAMETERS_IN_A_LINE) -> str:
     named = column_names(list(parameters))
     listed = [f"{named[path]}={shown_value(value)}" for path, value in islice(parameters.items(), limit)]
-    return ", ".join(listed) + (", …" if len(parameters) > limit else "")
+    if len(parameters) > limit:
+        listed.append(f"… and {len(parameters) - limit} more")
+    return ", ".join(listed)
 
 
 def column_names(paths: list[str]) -> dict[str, str]:
@@ -87,7 +86,10 @@ def facts(view: ExperimentView) -> Iterator[str]:
     counts = view.counts
     failed = counts.get("ERROR", 0)
     ended = counts.get("TERMINATED", 0) + failed
-    yield f"{ended}/{view.total} trials" if view.total is not None else f"{ended} trials ended"
+    if view.total is not None:
+        yield f"{ended}/{counted(view.total, 'trial')}"
+    else:
+        yield f"{counted(ended, 'trial')} ended"
     for status, word in (("RUNNING", "running"), ("PAUSED", "paused"), ("PENDING", "pending"), ("ERROR", "failed")):
         if counts.get(status):
             yield f"{counts[status]} {word}"
@@ -114,7 +116,7 @@ def scheduler_text(view: ExperimentView) -> str:
 
 
 def start_line(view: ExperimentView) -> str:
-    trials = "trials without end" if view.total is None else "1 trial" if view.total == 1 else f"{view.total} trials"
+    trials = "trials without end" if view.total is None else counted(view.total, "trial")
     resumed = view.counts.get("TERMINATED", 0) + view.counts.get("ERROR", 0)
     already = f" ({resumed} ended earlier)" if resumed else ""
     return f"{view.name} started: {trials}{already}, files in {view.experiment_path}"
@@ -143,108 +145,3 @@ def closing_lines(view: ExperimentView, summary: ExperimentEnd) -> Iterator[str]
     yield f"Files: {view.experiment_path}"
     if summary.restore_hint:
         yield f"To continue: {summary.restore_hint}"
-
-
-_GAP = "  "
-_MOST_PARAMETERS = 30
-_MOST_METRICS_LOOKED_AT = 100
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column; the higher its rank, the sooner it is left out where space is short."""
-
-    title: str
-    cell: Callable[[Trial], str]
-    rank: int = 0
-    right: bool = False
-    whole: bool = False
-    """Never cut: part of it would be of no use."""
-
-
-def parameter_columns(trials: Iterable[Trial], named: Mapping[str, str] | None = None) -> list[Column]:
-    """A column per searched parameter of these trials, or those named: {path: title}."""
-    if named is None:
-        paths = dict.fromkeys(path for trial in trials for path in trial.evaluated_params)
-        named = column_names(list(paths)[:_MOST_PARAMETERS])
-    return [Column(title, _parameter(path), rank=10 + number) for number, (path, title) in enumerate(named.items())]
-
-
-def metric_columns(
-    trials: Iterable[Trial], metric: str | None, limit: int, named: Mapping[str, str] | None = None
-) -> list[Column]:
-    """The metric of the search, iteration, time and a few of the numbers reported; or those named: {key: title}."""
-    if named is not None:
-        return [_metric(key, title, rank=2 + number) for number, (key, title) in enumerate(named.items())]
-    chosen = [_metric(metric, metric, rank=2)] if metric is not None else []
-    chosen.append(_metric(TRAINING_ITERATION, "iter", rank=3))
-    chosen.append(Column("time", _time, rank=50, right=True))
-    others = (key for key in inferred_metrics(trials, limit) if key != metric)
-    return chosen + [_metric(key, key, rank=60 + number) for number, key in enumerate(others)]
-
-
-def inferred_metrics(trials: Iterable[Trial], limit: int) -> list[str]:
-    """The first few numbers that the trials' rows report beside what is filled in."""
-    found: dict[str, None] = {}
-    for trial in trials:
-        if len(found) >= limit:
-            break
-        own = (item for item in trial.last_result.items() if item[0] not in AUTOFILLED_KEYS)
-        for key, value in flattened(dict(islice(own, _MOST_METRICS_LOOKED_AT))).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                found[key] = None
-    return list(found)[:limit]
-
-
-def table_lines(columns: Sequence[Column], trials: Sequence[Trial], width: int, longest: int) -> list[str]:
-    """A heading and a line per trial, none wider than `width`; cells are cut at `longest` columns."""
-    texts: dict[Column, list[str]] = {}
-    room = width
-    for column in sorted(columns, key=lambda column: column.rank):
-        if texts and room <= len(_GAP):
-            break
-        cells = [one_line(column.title), *(column.cell(trial) for trial in trials)]
-        if not column.whole:
-            cells = [clipped(cell, longest) for cell in cells]
-        cells = aligned(cells, column.right)
-        needed = cell_width(cells[0]) + (len(_GAP) if texts else 0)
-        if needed <= room:
-            texts[column] = cells
-            room -= needed
-        elif not texts:  # not even the first fits: something is better than nothing
-            texts[column] = [clipped(cell, width) for cell in cells]
-            break
-    kept = [texts[column] for column in columns if column in texts]
-    return [_GAP.join(cells).rstrip() for cells in zip(*kept, strict=True)]
-
-
-def aligned(cells: list[str], right: bool) -> list[str]:
-    widths = [cell_width(cell) for cell in cells]
-    widest = max(widths)
-    if right:
-        return [" " * (widest - width) + cell for cell, width in zip(cells, widths, strict=True)]
-    return [cell + " " * (widest - width) for cell, width in zip(cells, widths, strict=True)]
-
-
-def _parameter(path: str) -> Callable[[Trial], str]:
-    """Searched values are found by their whole path; a constant the user named is looked up in the configuration."""
-
-    def cell(trial: Trial) -> str:
-        if path in trial.evaluated_params:
-            return shown_value(trial.evaluated_params[path])
-        return _cell(path, nested_get(trial.config, path))
-
-    return cell
-
-
-def _metric(key: str, title: str, rank: int) -> Column:
-    return Column(title, lambda trial: _cell(key, nested_get(trial.last_result, key)), rank=rank, right=True)
-
-
-def _cell(name: str, value: Any) -> str:
-    return "" if value is None else shown_value(masked({name: value})[name])
-
-
-def _time(trial: Trial) -> str:
-    seconds = trial.last_result.get("time_total_s")
-    return duration_text(seconds) if isinstance(seconds, int | float) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,31 @@ class TestFrame:
         heading = next(line for line in lines if line.startswith("trial"))
         assert heading.split() == ["trial", "status", "lr", "loss", "iter"]
         assert lines[lines.index(heading) + 1].split() == ["★00003", "RUNNING", "0.42857", "0.001", "1"]
+        assert lines[-1] == "columns left out: act, time, and 2 more"
+
+    def test_columns_that_do_not_fit_are_named(self) -> None:
+        lines = frame(busy_experiment(), 80, 12)
+        heading = next(line for line in lines if line.startswith("trial"))
+        assert heading.split() == ["trial", "status", "lr", "act", "loss", "iter", "time", "accuracy"]
+        assert lines[-1] == "columns left out: nested/f1"
+        assert not any("columns left out" in line for line in frame(busy_experiment(), 160, 30))
+
+    def test_metrics_beyond_the_first_few_are_named(self) -> None:
+        experiment = MadeUpExperiment()
+        trial = experiment.add(lr=1)
+        experiment.become(trial, "RUNNING")
+        experiment.report(trial, loss=1, **{f"metric_{number}": number for number in range(50)})
+        lines = frame(experiment, 200, 30)
+        named, count = re.fullmatch(r"columns left out: (.*), and (\d+) more", lines[-1]).groups()  # type: ignore[union-attr]
+        assert len(lines[-1]) <= 200
+        assert named.split(", ") == [f"metric_{number}" for number in range(3, 50 - int(count))]
+
+    def test_many_parameters_are_named(self) -> None:
+        experiment = MadeUpExperiment(metric=None)
+        experiment.become(experiment.add(**{f"parameter_{number}": number for number in range(40)}), "RUNNING")
+        lines = frame(experiment, 2000, 30)
+        assert "parameter_29" in lines[2]
+        assert lines[-1].startswith("columns left out: parameter_30, parameter_31")
 
     def test_wide(self) -> None:
         lines = frame(busy_experiment(), 160, 30)
@@ -96,7 +122,7 @@ class TestFrame:
         assert few == ["RUNNING"] * 6 + ["ERROR"] * 2, "errors keep a place"
 
     def test_what_is_left_out_is_counted(self) -> None:
-        lines = frame(busy_experiment(), 80, 12)
+        lines = frame(busy_experiment(), 160, 12)
         shown_running = sum("RUNNING" in line for line in lines)
         shown_errors = sum("ERROR" in line for line in lines)
         assert lines[-1] == f"… {16 - shown_running} more running, 6 more paused, {6 - shown_errors} more failed"

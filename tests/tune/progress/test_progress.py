@@ -90,6 +90,15 @@ def test_summary() -> None:
     ]
 
 
+def test_parameters_that_are_left_out_are_counted() -> None:
+    stream = io.StringIO()
+    progress = make_experiment_progress(3, None, stream)
+    experiment = MadeUpExperiment(progress)
+    progress.started(experiment.view)
+    experiment.ended(1.0, **{f"p{number}": number for number in range(15)})
+    assert "p11=11, … and 3 more, loss 1, iteration 1\n" in stream.getvalue()
+
+
 def test_summary_of_many_errors_is_short() -> None:
     stream = io.StringIO()
     progress = make_experiment_progress(1, None, stream)

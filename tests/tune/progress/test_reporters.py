@@ -100,6 +100,20 @@ class TestTables:
         assert len(errors.splitlines()) == 1 + 3 + 1
         assert errors.splitlines()[-1] == "… 47 more failed"
 
+    def test_one_more(self, capsys: Out) -> None:
+        trials = [make_trial(number, "RUNNING", make_row(1)) for number in range(2)]
+        CLIReporter(max_progress_rows=1).report(trials, True)
+        assert capsys.readouterr().out.endswith("\n… 1 more trial\n")
+        CLIReporter().report(trials[:1], True)
+        assert capsys.readouterr().out.startswith("== 1 trial (1 RUNNING), ")
+
+    def test_columns_that_do_not_fit_are_named(self, capsys: Out) -> None:
+        trials = [make_trial(0, "RUNNING", make_row(1), **{f"parameter_{number}": "x" * 20 for number in range(30)})]
+        CLIReporter().report(trials, True)
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith("columns left out: parameter_")
+        assert last.endswith("parameter_29")
+
     def test_total(self, capsys: Out) -> None:
         CLIReporter(total_samples=9).report([], False)
         assert capsys.readouterr().out.startswith("== 0/9 trials (none yet), ")
