@@ -163,6 +163,11 @@ class Display:
     speaks = False
     """Whether anything is shown at all."""
 
+    @property
+    def is_due(self) -> bool:
+        """The next `refresh` writes a line."""
+        return False
+
     def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
         """Show this from now on; a line of it after so many seconds at the earliest."""
 
@@ -220,8 +225,12 @@ class PlainDisplay(Display):
         if self._detailed:
             self._writer.write(self._prefixer.prefixed(prefix, last_overwrite(text)))
 
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._next_at and self._picture is not None
+
     def refresh(self) -> None:
-        if time.monotonic() >= self._next_at and self._picture is not None:
+        if self._picture is not None and time.monotonic() >= self._next_at:
             self._next_at = time.monotonic() + self._interval_s
             self.say(self._picture.line())
 

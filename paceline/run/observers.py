@@ -23,6 +23,11 @@ from paceline.storage.run_dir import RunDir
 class Progress:
     """What the user is shown of a run while it is at work. This one shows nothing: it is for `verbose=0`."""
 
+    @property
+    def is_due(self) -> bool:
+        """The next row gets a line of its own, so that what workers printed before must be shown before it."""
+        return False
+
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
         """The run begins."""
 
@@ -79,6 +84,8 @@ class Observers:
         self._rotation: LogRotation | None = None
         self._new_rows: list[dict[str, Any]] = []
         self._closed = False
+        self._is_over = False
+        """The closing lines are said, and nothing comes after them."""
 
     # -- beginnings -----------------------------------------------------------------------
 
@@ -124,7 +131,6 @@ class Observers:
             callbacks.on_step_end(index)
         self.trial.last_result = self.last_row = row
         self._new_rows.append(row)
-        self._progress.row(row)
 
     def checkpoint(self, index: int, number: int, checkpoint: Checkpoint) -> None:
         """A checkpoint is committed."""
@@ -134,16 +140,17 @@ class Observers:
 
     def catch_up(self) -> None:
         """Work off what may lag behind: logged rows in one batch, the workers' output, the display."""
-        if self._new_rows:
-            self._callbacks.log_rows(self.trial, self._new_rows)
-            self._new_rows = []
+        rows, self._new_rows = self._new_rows, []
+        if rows:
+            self._callbacks.log_rows(self.trial, rows)
         else:
             self._callbacks.flush(force=False)
         if self._rotation is not None:
             self._rotation.look()
-        if self._follower is not None:
-            for rank, text in self._follower.read():
-                self._progress.output(rank, text)
+        # What a worker printed before it reported is in its log before the report is here.
+        self._show_output(everything=bool(rows) and self._progress.is_due)
+        for row in rows:
+            self._progress.row(row)
         self._progress.tick()
 
     def write_out(self) -> None:
@@ -153,6 +160,7 @@ class Observers:
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
+        self._show_output(everything=True)
         self._progress.warning(text)
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
@@ -176,6 +184,7 @@ class Observers:
         self._close_loggers(failed=result.error is not None)
         if not self._shares:
             self._callbacks.on_experiment_end()
+        self._is_over = True
         self._progress.finished(result)
 
     def close(self) -> None:
@@ -192,10 +201,15 @@ class Observers:
             self._closed = True
             self._callbacks.close_trial(self.trial, failed=failed)
 
+    def _show_output(self, *, everything: bool) -> None:
+        if self._follower is not None and not self._is_over:
+            for rank, text in self._follower.read_all() if everything else self._follower.read():
+                self._progress.output(rank, text)
+
     def _show_remaining_output(self) -> None:
         if self._rotation is not None:
             self._rotation.wait()
-        if self._follower is not None:
+        if self._follower is not None and not self._is_over:
             for rank, text in self._follower.drain():
                 self._progress.output(rank, text)
 

@@ -47,6 +47,10 @@ class ShownProgress(Progress):
         self._display.say(f"{self._name} started: {workers_text(world_size)}, files in {run_dir}", "bold")
         self._display.start(self)
 
+    @property
+    def is_due(self) -> bool:
+        return self._display.is_due
+
     def row(self, row: Mapping[str, Any]) -> None:
         self._row = row
         self._display.refresh()

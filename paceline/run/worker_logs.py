@@ -22,6 +22,8 @@ from paceline.storage.files import PRIVATE_FILE_MODE, write_all
 
 CHUNK_BYTES = 64 * 1024
 """A line longer than this comes in pieces: no worker can make the driver hold much."""
+_MOST_ROUNDS = 64
+"""How many chunks of each rank are read at once where a row waits to be shown after them."""
 
 
 def older_log(path: Path) -> Path:
@@ -57,18 +59,34 @@ class LogFollower:
             return
         if len(self._files) > MANY_LOGS:
             self._read_at = now + PAUSE_PER_LOG_S * len(self._files)
-        for rank, file in self._files.items():
-            if rank not in self._paused and (text := file.read()):
-                yield rank, text
+        yield from self._round()
+
+    def read_all(self) -> Iterator[tuple[int, str]]:
+        """What has been written so far; not all of it if workers write faster than this reads."""
+        for _ in range(_MOST_ROUNDS):
+            found = self._round()
+            if not found:
+                return
+            yield from found
 
     def drain(self) -> Iterator[tuple[int, str]]:
         """All that is left, including a last line without an end. For when the workers have ended."""
+        self._paused.clear()
+        while any(file.has_more() for file in self._files.values()):
+            yield from self._round()
         for rank, file in self._files.items():
-            while file.has_more():
-                if text := file.read():
-                    yield rank, text
             if text := file.rest():
                 yield rank, text
+
+    def _round(self) -> list[tuple[int, str]]:
+        """A chunk of each rank that has one. What was written last comes last, as far as the files tell."""
+        found = []
+        for rank, file in self._files.items():
+            if rank not in self._paused and (text := file.read()):
+                found.append((file, rank, text))
+        if len(found) > 1:
+            found.sort(key=lambda each: each[0].changed_ns())
+        return [(rank, text) for _, rank, text in found]
 
     def pause(self, ranks: Iterable[int]) -> None:
         """Leave these logs alone: their content is being moved to the older file."""
@@ -113,6 +131,10 @@ class _FollowedFile:
             self._partial += chunk
             return ""
         return self._decoder.decode(self._notice() + ready)
+
+    def changed_ns(self) -> int:
+        """When something was last written."""
+        return 0 if self._descriptor is None else os.fstat(self._descriptor).st_mtime_ns
 
     def rest(self) -> str:
         """What stands after the last newline."""

@@ -126,6 +126,10 @@ class TrialProgress(Progress):
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
         self._alone = world_size == 1
 
+    @property
+    def is_due(self) -> bool:
+        return self._shared.is_due
+
     def row(self, row: Any) -> None:
         self._view.note_row(self._trial, row)
         self._shared.row(self._trial, row)

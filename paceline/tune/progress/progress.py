@@ -66,6 +66,11 @@ class ExperimentProgress:
         self._display.say(start_line(view), "bold")
         self._display.start(self, first_after_s=PLAIN_INTERVAL_S)
 
+    @property
+    def is_due(self) -> bool:
+        """The next row makes the display write a line."""
+        return self._display.is_due
+
     def row(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """A trial reported a row. Called for every row, so it must cost next to nothing."""
         self._display.refresh()
