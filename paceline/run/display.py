@@ -7,6 +7,7 @@ they show is said by `run/progress.py` and `tune/progress/`. Writing is never fa
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from typing import Protocol, TextIO
@@ -162,6 +163,8 @@ class Display:
 
     speaks = False
     """Whether anything is shown at all."""
+    is_terminal = False
+    """Whether somebody may be looking on."""
 
     @property
     def is_due(self) -> bool:
@@ -208,6 +211,7 @@ class PlainDisplay(Display):
         self._prefixer = LinePrefixer()
         self._picture: Picture | None = None
         self._next_at = float("inf")
+        self.is_terminal = writer.isatty()
 
     def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
         self._picture = picture
@@ -246,6 +250,17 @@ class PlainDisplay(Display):
         self.end_line()
 
 
+_page_is_mentioned = False
+
+
+def mention_page(display: Display, results: str) -> None:
+    """Say how to look at the runs below a path in a browser: once per process, and only to a person at a terminal."""
+    global _page_is_mentioned
+    if display.is_terminal and not _page_is_mentioned:
+        _page_is_mentioned = True
+        display.say(f"To watch runs in a browser: paceline dash {shlex.quote(results)}")
+
+
 def make_display(verbose: int, stream: TextIO | None = None) -> Display:
     """The display for `RunConfig(verbose=...)`: 0 silent, 1 beginning, errors and end, 2 and 3 everything."""
     if verbose <= 0:
@@ -253,6 +268,6 @@ def make_display(verbose: int, stream: TextIO | None = None) -> Display:
     writer = GuardedWriter(stream if stream is not None else sys.stdout)
     if verbose == 1 or not writer.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return PlainDisplay(writer, detailed=verbose > 1)
-    from paceline.run.live_display import LiveDisplay  # imports rich, which only a terminal needs
+    from paceline.run.live_display import LiveDisplay
 
     return LiveDisplay(writer)

@@ -149,6 +149,7 @@ class LiveDisplay(Display):
     """
 
     speaks = True
+    is_terminal = True
 
     def __init__(self, writer: GuardedWriter) -> None:
         self._screen = Screen(writer)

@@ -29,7 +29,10 @@ class Progress:
         return False
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
-        """The run begins."""
+        """The run begins: its workers are to be started."""
+
+    def reopened(self, trial: Trial, run_dir: Path | str) -> None:
+        """The run had finished before: only its result is shown again."""
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A row was reported. Called for every row, so it must cost next to nothing."""
@@ -94,9 +97,20 @@ class Observers:
         if announcement and not self._shares:
             self._progress.note(announcement)
 
-    def started(self, notes: list[str], world_size: int, logs: Mapping[int, Path], continues: bool) -> None:
+    def started(
+        self,
+        notes: list[str],
+        world_size: int,
+        logs: Mapping[int, Path],
+        *,
+        continues: bool,
+        had_finished: bool = False,
+    ) -> None:
         """The run begins, or is taken up again. Its workers write the logs, by rank."""
-        self._progress.started(self.trial, self._run_dir.root, world_size)
+        if had_finished:
+            self._progress.reopened(self.trial, self._run_dir.root)
+        else:
+            self._progress.started(self.trial, self._run_dir.root, world_size)
         for note in notes:
             self._progress.warning(note)
         if logs:

@@ -134,8 +134,9 @@ class OpenRun:
         logs = {rank: self.files.run_dir.log(rank) for rank in range(size)} if has_logs else {}
         notes = [*self.files.notes, *spec.backend_config.notes(size)]
         self.observers.engine_chosen(announcement(engine, spec.run_config.engine))
-        self.observers.started(notes, size, logs, continues=bool(self.files.records))
-        if self.files.ended_as != "finished":
+        had_finished = self.files.ended_as == "finished"
+        self.observers.started(notes, size, logs, continues=bool(self.files.records), had_finished=had_finished)
+        if not had_finished:
             self.warn(*self.data.notes)
 
     def start_point(self, spec: RunSpec) -> StartPoint:

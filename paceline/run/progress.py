@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.air.constants import TRAINING_ITERATION
+from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.metrics import flattened, number_in, reported
 from paceline.air.words import counted, printable
 from paceline.air.words import duration_text as duration_text
 from paceline.air.words import value_text as value_text
-from paceline.run.display import Display, Line, cell_width, clipped, clipped_inside, padded, wrapped
+from paceline.run.display import Display, Line, cell_width, clipped, clipped_inside, mention_page, padded, wrapped
 from paceline.run.observers import Progress
 
 if TYPE_CHECKING:
@@ -38,14 +39,21 @@ class ShownProgress(Progress):
         self._attempt = 1
         self._checkpoint = ""
         self._started_at = time.monotonic()
+        self._had_finished = False
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
         self._name = str(trial)
         self._run_dir = str(run_dir)
         self._world_size = world_size
         self._started_at = time.monotonic()
-        self._display.say(f"{self._name} started: {workers_text(world_size)}, files in {run_dir}", "bold")
+        self._display.say(f"{self._name}: starting {workers_text(world_size)}, files in {run_dir}", "bold")
+        mention_page(self._display, os.path.dirname(os.path.dirname(trial.path)))
         self._display.start(self)
+
+    def reopened(self, trial: Trial, run_dir: Path | str) -> None:
+        self._name = str(trial)
+        self._run_dir = str(run_dir)
+        self._had_finished = True
 
     @property
     def is_due(self) -> bool:
@@ -78,7 +86,9 @@ class ShownProgress(Progress):
 
     def finished(self, result: Result) -> None:
         self._display.stop()
-        heading, *rest = end_report(self._name, result, self._run_dir, self._elapsed_s())
+        took = number_in(result.metrics, TIME_TOTAL_S) if self._had_finished else self._elapsed_s()
+        ended = "had finished already:" if self._had_finished else f"{result.status} after"
+        heading, *rest = end_report(f"{self._name} {ended}", result, self._run_dir, took)
         self._display.say(heading, "bold green" if result.error is None else "bold red")
         self._display.say("\n".join(rest))
 
@@ -116,10 +126,10 @@ class ShownProgress(Progress):
         return time.monotonic() - self._started_at
 
 
-def end_report(name: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:
+def end_report(ended: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:
     """The closing lines: how it ended, the last metrics, and where the files are."""
     iterations = counted(number_in(result.metrics, TRAINING_ITERATION), "iteration")
-    yield f"{name} {result.status} after {iterations}, {duration_text(elapsed_s)}"
+    yield f"{ended} {iterations}, {duration_text(elapsed_s)}"
     yield from metric_lines(result.metrics, _METRICS_AT_THE_END, and_also=places(result, run_dir))
     if result.how_to_continue:
         yield f"To continue: {result.how_to_continue}"

@@ -41,7 +41,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
 class TestLive:
     def test_view_in_a_terminal(self, shown: str) -> None:
         shown = printable(shown)
-        assert "TorchTrainer_4913f_00000 started: 2 workers, files in /results/run" in shown
+        assert "TorchTrainer_4913f_00000: starting 2 workers, files in /results/run" in shown
         assert "TorchTrainer_4913f_00000 · 2 workers · attempt 2 · iteration 200 · checkpoint_000007" in shown
         assert "(rank 0) worker line 2\n" in shown
         assert "(rank 1) worker line 199\n" in shown
@@ -82,7 +82,7 @@ def test_a_closed_pipe_changes_neither_the_run_nor_its_exit_code(tmp_path: Path)
         env=environment(),
     )
     assert process.stdout is not None
-    assert b"started" in process.stdout.readline()
+    assert b"starting" in process.stdout.readline()
     process.stdout.close()
     process.stdout = None
     _, errors = process.communicate(b"go on\n")

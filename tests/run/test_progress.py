@@ -100,7 +100,7 @@ class TestPlain:
 
     def test_beginning_end_and_trouble(self) -> None:
         lines = self.shown(1).splitlines()
-        assert lines[0] == "TorchTrainer_4913f_00000 started: 2 workers, files in /results/run"
+        assert lines[0] == "TorchTrainer_4913f_00000: starting 2 workers, files in /results/run"
         assert "attempt 1 failed: rank 1 was killed by SIGKILL" in lines[1]
         assert lines[3] == "Warning: look out"
         assert lines[4].startswith("TorchTrainer_4913f_00000 finished after 4 iterations, ")
@@ -125,6 +125,18 @@ class TestPlain:
         assert ", m5 5, … and 3 more metrics, " in stream.getvalue()
         progress.finished(Result(metrics={**row, **{f"n{number}": 1 for number in range(100)}}))
         assert "\n  … and 59 more metrics\n" in stream.getvalue()
+
+    def test_a_run_that_had_finished(self) -> None:
+        stream = io.StringIO()
+        progress = make_progress(3, stream)
+        progress.reopened(TRIAL, "/results/run")
+        progress.finished(Result(metrics=make_row(1, loss=0.5, time_total_s=62.0)))
+        progress.close()
+        assert stream.getvalue().splitlines() == [
+            "TorchTrainer_4913f_00000 had finished already: 1 iteration, 1 min 02 s",
+            "  loss   0.5",
+            "  files  /results/run",
+        ]
 
     def test_one_iteration(self) -> None:
         stream = io.StringIO()

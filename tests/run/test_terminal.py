@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,14 +32,20 @@ TRAINING = """
     run_config = RunConfig(storage_path=str(folder), name="shown", verbose={verbose})
     scaling = ScalingConfig(num_workers=workers)
     trainer = DataParallelTrainer(train_loop, scaling_config=scaling, run_config=run_config)
-    {fit}
+    FIT
 """
 
 
 def training(folder: Path, *, fit: str = "trainer.fit()", **changes: object) -> list[str]:
-    given = {"workers": 2, "epochs": 3, "verbose": 3, "metrics": "{'loss': 1 / (epoch + 1)}", **changes}
+    given: dict[str, object] = {
+        "workers": 2,
+        "epochs": 3,
+        "verbose": 3,
+        "metrics": "{'loss': 1 / (epoch + 1)}",
+        **changes,
+    }
     script = folder / "script.py"
-    script.write_text(textwrap.dedent(TRAINING).format(folder=str(folder), fit=fit, **given))
+    script.write_text(textwrap.dedent(TRAINING).format(folder=str(folder), **given).replace("FIT", fit))
     return [str(script)]
 
 
@@ -68,3 +75,37 @@ class TestInterrupted:
         assert terminal.finish() == 130
         assert " · " not in terminal.text, terminal.text
         assert terminal.text.count("xxxx\n") == 1
+
+
+AND_RESTORE = """result = trainer.fit()
+print("RESTORING")
+DataParallelTrainer.restore(result.path, train_loop).fit()
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run with more metrics than fit, which is restored after it has finished."""
+    folder = tmp_path_factory.mktemp("terminal")
+    metrics = "{f'metric {number}': number for number in range(14)}"
+    with Terminal(training(folder, epochs=1, metrics=metrics, fit=AND_RESTORE), columns=160) as terminal:
+        assert terminal.finish() == 0, terminal.text
+        return terminal.text
+
+
+class TestFinished:
+    def test_words(self, shown: str) -> None:
+        text = shown.partition("RESTORING")[0].replace("\n", "")
+        assert re.search(r"DataParallelTrainer_\w+: starting 2 workers, files in /\S+ ?", text)
+        assert re.search(r" finished after 1 iteration, \d+\.\d s ", text)
+        assert " started" not in text
+
+    def test_restoring_a_finished_run_starts_nothing(self, shown: str) -> None:
+        lines = shown.partition("RESTORING\n")[2].splitlines()
+        assert re.fullmatch(r"DataParallelTrainer_\w+ had finished already: 1 iteration, \d+\.\d s", lines[0])
+        assert lines[1].split() == ["metric", "0", "0"]
+        assert not any("start" in line or "worker" in line for line in lines)
+
+    def test_the_page_is_mentioned_once(self, shown: str) -> None:
+        (line,) = [line for line in shown.splitlines() if "paceline dash" in line]
+        assert re.fullmatch(r"To watch runs in a browser: paceline dash /\S+", line)

@@ -154,9 +154,17 @@ class TrialObservers(Observers):
         super().__init__(config, trial, run_dir, callbacks=audience.callbacks, progress=progress)
         self._audience = audience
 
-    def started(self, notes: list[str], world_size: int, logs: Mapping[int, Path], continues: bool) -> None:
+    def started(
+        self,
+        notes: list[str],
+        world_size: int,
+        logs: Mapping[int, Path],
+        *,
+        continues: bool,
+        had_finished: bool = False,
+    ) -> None:
         with self._audience.guarded():
-            super().started(notes, world_size, logs, continues)
+            super().started(notes, world_size, logs, continues=continues, had_finished=had_finished)
         self._audience.trial_changed(self.trial)
 
     def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:

@@ -5,6 +5,7 @@ The terminal's picture: the state in a line or two, then the trials that matter 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -20,6 +21,7 @@ from paceline.run.display import (
     PlainDisplay,
     clipped,
     make_display,
+    mention_page,
     wrapped,
 )
 from paceline.tune.progress.table import Column, Table, metric_columns, parameter_columns, table_of
@@ -64,6 +66,7 @@ class ExperimentProgress:
             return  # without a view nothing is put into words
         self._view = view
         self._display.say(start_line(view), "bold")
+        mention_page(self._display, os.path.dirname(view.experiment_path))
         self._display.start(self, first_after_s=PLAIN_INTERVAL_S)
 
     @property
@@ -141,6 +144,7 @@ class ReporterProgress(ExperimentProgress):
     def started(self, view: ExperimentView) -> None:
         self._view = view
         self._display.say(start_line(view))
+        mention_page(self._display, os.path.dirname(view.experiment_path))
         self._guarded(self._introduce, view)
 
     def row(self, trial: Trial, row: Mapping[str, Any]) -> None:

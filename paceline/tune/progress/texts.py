@@ -118,6 +118,8 @@ def scheduler_text(view: ExperimentView) -> str:
 def start_line(view: ExperimentView) -> str:
     trials = "trials without end" if view.total is None else counted(view.total, "trial")
     resumed = view.counts.get("TERMINATED", 0) + view.counts.get("ERROR", 0)
+    if resumed and resumed == view.total:
+        return f"{view.name}: {trials}, {'' if resumed == 1 else 'all '}ended earlier, files in {view.experiment_path}"
     already = f" ({resumed} ended earlier)" if resumed else ""
     return f"{view.name} started: {trials}{already}, files in {view.experiment_path}"
 

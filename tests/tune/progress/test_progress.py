@@ -99,6 +99,15 @@ def test_parameters_that_are_left_out_are_counted() -> None:
     assert "p11=11, … and 3 more, loss 1, iteration 1\n" in stream.getvalue()
 
 
+def test_a_search_in_which_nothing_is_left_to_do() -> None:
+    stream = io.StringIO()
+    progress = make_experiment_progress(3, None, stream)
+    experiment = MadeUpExperiment(total=1)
+    experiment.ended(1.0)
+    progress.started(experiment.view)
+    assert stream.getvalue() == "exp: 1 trial, ended earlier, files in /results/exp\n"
+
+
 def test_summary_of_many_errors_is_short() -> None:
     stream = io.StringIO()
     progress = make_experiment_progress(1, None, stream)
