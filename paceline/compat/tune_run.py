@@ -14,6 +14,7 @@ from typing import Any, Literal
 from paceline.air.config import CheckpointConfig, RunConfig, SyncConfig
 from paceline.air.errors import ConfigError, TuneError
 from paceline.air.resources import PlacementGroupFactory
+from paceline.air.words import counted
 from paceline.compat.experiment_analysis import ExperimentAnalysis
 from paceline.compat.tune_experiment import TuneExperiment, with_meaning
 from paceline.run.spec import Trial
@@ -238,7 +239,9 @@ def _failed_trials(grid: ResultGrid, analysis: ExperimentAnalysis) -> TuneError:
     more = len(shown) - _MOST_ERRORS_SHOWN
     lines = shown[:_MOST_ERRORS_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
     error = TuneError(
-        f"{grid.num_errors} of {len(grid)} trials failed:\n" + "\n".join(lines) + "\nThe results of all are in "
+        f"{grid.num_errors} of {counted(len(grid), 'trial')} failed:\n"
+        + "\n".join(lines)
+        + "\nThe results of all are in "
         ".analysis of this error; raise_on_failed_trial=False returns them."
     )
     error.analysis = analysis  # type: ignore[attr-defined]

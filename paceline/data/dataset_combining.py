@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from paceline.air.checks import check_bool, is_number, warn_at_users_line, whole_number
 from paceline.air.errors import ConfigError
+from paceline.air.words import counted
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.operations.user_operation import check_resources
 
@@ -61,7 +62,10 @@ class Combining(DatasetBase):
         names = column_names(key, "sort: key")
         flags = [descending] * len(names) if isinstance(descending, bool) else list(descending)
         if len(flags) != len(names):
-            raise ConfigError(f"sort: descending has {len(flags)} values for {len(names)} columns: give one for each.")
+            raise ConfigError(
+                f"sort: descending has {counted(len(flags), 'value')} for {counted(len(names), 'column')}: "
+                "give one for each."
+            )
         for flag in flags:
             check_bool(flag, "sort: descending")
         return self._of(SortedSource(self.plan, tuple(zip(names, flags, strict=True))))
@@ -127,8 +131,8 @@ class Combining(DatasetBase):
             cuts[part] = min(cuts[part], cuts[part + 1] - 1)
         if cuts[0] <= 0:
             raise ConfigError(
-                f"split_proportionately: {rows} rows are not enough for {len(cuts)} parts of {list(proportions)} and "
-                "the rest: a part would be empty."
+                f"split_proportionately: {counted(rows, 'row')} cannot make {counted(len(cuts), 'part')} of "
+                f"{list(proportions)} and the rest: a part would be empty."
             )
         return self._cut([0, *cuts])
 
@@ -149,7 +153,9 @@ class Combining(DatasetBase):
         else:
             test_rows = whole_number(test_size, "test_size", least=1)
             if test_rows >= rows:
-                raise ConfigError(f"test_size is {test_rows}, and the dataset has {rows} rows: none would be left.")
+                raise ConfigError(
+                    f"test_size is {test_rows}, and the dataset has {counted(rows, 'row')}: none would be left."
+                )
         dataset = self.random_shuffle(seed=seed) if shuffle else self
         train, test = dataset._cut([0, rows - test_rows, rows])
         return train, test
@@ -325,7 +331,7 @@ class Aggregates(DatasetBase, ColumnAggregates[Any]):
         skipped = self.plan.skipped()
         if skipped:
             more = f" And {len(skipped) - 1} more, see stats()." if len(skipped) > 1 else ""
-            warn_at_users_line(f"count: {rows:,} rows without what could not be read. {skipped[0]}{more}")
+            warn_at_users_line(f"count: {counted(rows, 'row')} without what could not be read. {skipped[0]}{more}")
         return rows
 
     def aggregate(self, *aggregations: Aggregation) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.air.errors import ConfigError, DataError
+from paceline.air.words import counted
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.formats import to_rows
 from paceline.data.operations.native import no_such_column
@@ -131,7 +132,7 @@ class RandomAccessDataset:
 
     def stats(self) -> str:
         """How many rows there are, and how many keys."""
-        return f"{self._rows.rows} rows by {self._key!r}, {len(self._places)} different keys"
+        return f"{counted(self._rows.rows, 'row')} by {self._key!r}, {counted(len(self._places), 'different key')}"
 
     def __repr__(self) -> str:
         return f"RandomAccessDataset({self.stats()})"

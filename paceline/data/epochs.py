@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError
 from paceline.air.resources import usable_cores
+from paceline.air.words import counted
 from paceline.data.block import ReadRequest, StageTimes
 from paceline.data.execution import Background, Piece, ReadAhead, chunk_rows_for
 
@@ -107,7 +108,7 @@ class IterationStats:
         rate = f", {self.rows / total:,.0f} rows/s" if total > 0 else ""
         lines = [
             f"{self.source}",
-            f"  {self.rows:,} rows in {self.batches:,} batches, {total:.3f} s{rate}; "
+            f"  {counted(self.rows, 'row')} in {counted(self.batches, 'batch', 'batches')}, {total:.3f} s{rate}; "
             f"first batch after {self.first_batch_s or 0:.3f} s",
             f"  waiting for rows      {self.read_wait_s:9.3f} s  {_share(self.read_wait_s, total)}",
             f"  cutting, converting   {self.convert_s:9.3f} s  {_share(self.convert_s, total)}",

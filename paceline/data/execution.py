@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from paceline.air.errors import DataError
 from paceline.air.resources import usable_cores
+from paceline.air.words import counted
 from paceline.data.block import DEFAULT_CHUNK_ROWS, ReadRequest
 
 if TYPE_CHECKING:
@@ -190,9 +191,9 @@ class ReadAhead:
         if piece.stop is not None and row < piece.stop:
             # Going on would give ranks unequally many rows, and a stored position would mean other ones.
             raise DataError(
-                f"{self._source.describe()}: {self._source.blocks()[piece.block].name} ended after {row:,} rows; when "
-                f"they were counted it had {piece.stop:,} or more. A function that keeps other rows each time it is "
-                "called needs a fixed seed, or materialize() after it."
+                f"{self._source.describe()}: {self._source.blocks()[piece.block].name} ended after "
+                f"{counted(row, 'row')}; when they were counted it had {piece.stop:,} or more. A function that keeps "
+                "other rows each time it is called needs a fixed seed, or materialize() after it."
             )
 
 

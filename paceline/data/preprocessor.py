@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import TENSOR_COLUMN_NAME
 from paceline.air.errors import ConfigError, DataError, PacelineError
+from paceline.air.words import counted
 from paceline.data.dataset_base import DatasetBase
 from paceline.data.plan import BlockPlace, Operation
 
@@ -213,8 +214,8 @@ class Preprocessor(ABC):
             raise NotImplementedError(f"{name} defines neither _transform_pandas nor _transform_numpy.")
         if self._row_local and result.num_rows != chunk.num_rows:
             raise DataError(
-                f"{name} made {result.num_rows} rows of {chunk.num_rows}: a preprocessor keeps the number of rows. "
-                "To leave rows out use Dataset.filter or map_batches."
+                f"{name} made {counted(result.num_rows, 'row')} of {chunk.num_rows}: a preprocessor keeps the number "
+                "of rows. To leave rows out use Dataset.filter or map_batches."
             )
         return result
 

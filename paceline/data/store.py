@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import DataError, SerializationError
+from paceline.air.words import counted
 from paceline.data.block import (
     MOST_BLOCK_ROWS,
     Block,
@@ -95,7 +96,7 @@ class StoredSource(Source):
     # -- as a source ----------------------------------------------------------------------
 
     def describe(self) -> str:
-        return f"stored({self.rows} rows)"
+        return f"stored({counted(self.rows, 'row')})"
 
     def resolved(self) -> StoredSource:
         return self

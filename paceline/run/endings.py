@@ -16,6 +16,7 @@ from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.errors import AttemptFailure, ConfigError, TrainingFailedError, WorkerFailure
 from paceline.air.metrics import number_in, reported
 from paceline.air.result import Result, Status
+from paceline.air.words import counted
 from paceline.engine.failures import ENGINE_LOST
 from paceline.run import root_cause
 from paceline.run.attempt import pickled_task
@@ -64,10 +65,14 @@ def decide_retry(config: FailureConfig, failures: Sequence[AttemptFailure], with
         return GiveUp(f"a {cause.kind} failure is not retried")
     if config.max_failures >= 0 and len(failures) > config.max_failures:
         retries = config.max_failures
-        return GiveUp("max_failures is 0" if retries == 0 else f"all {retries} retries are used up")
+        if retries == 0:
+            return GiveUp("max_failures is 0")
+        return GiveUp(
+            "the only retry (max_failures=1) is used up" if retries == 1 else f"all {retries} retries are used up"
+        )
     limit = config.max_attempts_without_progress
     if limit is not None and without_progress >= limit:
-        return GiveUp(f"{without_progress} attempts in a row made no progress")
+        return GiveUp(f"{counted(without_progress, 'attempt')} in a row made no progress")
     if without_progress <= 1:
         return Retry(0.0)
     return Retry(min(2.0 ** (without_progress - 2), _LONGEST_DELAY_S))

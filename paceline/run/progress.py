@@ -128,7 +128,7 @@ class ShownProgress(Progress):
 
 def end_report(ended: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:
     """The closing lines: how it ended, the last metrics, and where the files are."""
-    iterations = counted(number_in(result.metrics, TRAINING_ITERATION), "iteration")
+    iterations = counted(int(number_in(result.metrics, TRAINING_ITERATION)), "iteration")
     yield f"{ended} {iterations}, {duration_text(elapsed_s)}"
     yield from metric_lines(result.metrics, _METRICS_AT_THE_END, and_also=places(result, run_dir))
     if result.how_to_continue:

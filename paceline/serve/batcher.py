@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from paceline.air.errors import DataError
+from paceline.air.words import counted
 from paceline.serve.limits import Limits
 from paceline.serve.model import ServedModel
 from paceline.serve.rows import Answer, RequestRows, split
@@ -101,7 +102,7 @@ class Batcher:
         if self._loop is not loop:
             self._start(loop)
         if len(self._waiting) >= self._limits.max_waiting:
-            raise Problem(503, f"{len(self._waiting)} requests are waiting already. Try again.", headers=RETRY)
+            raise Problem(503, f"{counted(len(self._waiting), 'request')} waiting already. Try again.", headers=RETRY)
         job = Job(rows, arrow, loop.create_future(), gone)
         seconds = self._limits.request_timeout_s
         job.timer = loop.call_later(seconds, job.expire, seconds)

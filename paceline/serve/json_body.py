@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from paceline.air.words import counted
 from paceline.serve.columns import ColumnKind, InputColumns, listed
 from paceline.serve.rows import Column, Numbers, RequestRows
 from paceline.web.problem import Problem
@@ -137,7 +138,8 @@ def _from_columns(given: dict[str, list[Any]], columns: InputColumns, max_rows: 
         if len(values) != count:
             if count >= 0:
                 raise Problem(
-                    422, f"Columns must be of one length, but {name!r} has {len(values)} rows and not {count}."
+                    422,
+                    f"Columns must be of one length, but {name!r} has {counted(len(values), 'row')} and not {count}.",
                 )
             count = len(values)
             _check_count(count, max_rows)
@@ -221,8 +223,8 @@ def _names(names: Any) -> list[str]:
 def _by_name(rows: list[Any], names: list[str]) -> dict[str, list[Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != len(names):
-            had = f"{len(row)} values" if isinstance(row, list) else "no list"
-            raise Problem(422, f"Row {number} is {had}, but there are {len(names)} columns.")
+            had = f"has {counted(len(row), 'value')}" if isinstance(row, list) else "is not a list"
+            raise Problem(422, f"Row {number} {had}; the columns need {counted(len(names), 'value')}.")
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 

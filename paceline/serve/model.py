@@ -20,6 +20,7 @@ from paceline.air.errors import CheckpointCorruptError, CheckpointError, ConfigE
 from paceline.air.manifest import verify
 from paceline.air.resources import usable_cores
 from paceline.air.secrets import without_credentials as shown
+from paceline.air.words import counted
 from paceline.serve.columns import InputColumns, input_columns, library_of, listed, model_of
 from paceline.serve.origin import Origin, is_checkpoint, origin_of
 from paceline.serve.rows import NumberTypes, RequestRows, joined, zeros
@@ -81,7 +82,8 @@ class Model:
         predictions = from_batch(answer, f"What {type(self.predictor).__name__} returned")
         if predictions.num_rows != rows:  # by a `predict` of the user's own: each request would get rows of others
             raise ValueError(
-                f"{type(self.predictor).__name__} gave {predictions.num_rows} predictions for {rows} rows."
+                f"{type(self.predictor).__name__} gave {counted(predictions.num_rows, 'prediction')} for "
+                f"{counted(rows, 'row')}."
             )
         return predictions
 

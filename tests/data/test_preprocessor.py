@@ -145,7 +145,7 @@ def test_rows_are_neither_added_nor_removed() -> None:
         def _transform_numpy(self, np_data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             return {"x": np_data["x"][1:]}
 
-    with pytest.raises(DataError, match=r"Shorter.*1 rows of 2.*Dataset\.filter"):
+    with pytest.raises(DataError, match=r"Shorter.*1 row of 2.*Dataset\.filter"):
         Shorter().transform(dataset(x=[1, 2])).to_arrow()
 
 

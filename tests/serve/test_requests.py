@@ -149,7 +149,7 @@ BAD_JSON = {
     "a column that is no list": (b'{"columns": {"x": 1}}', 422, "'x' must be a list"),
     "a name twice": (b'{"columns": ["x", "x"], "data": [[1, 2]]}', 422, "twice"),
     "names that are no text": (b'{"columns": [1], "data": [[1]]}', 422, "list of names"),
-    "a short row": (b'{"columns": ["x", "y"], "data": [[1]]}', 422, "Row 0 is 1 values, but there are 2 columns"),
+    "a short row": (b'{"columns": ["x", "y"], "data": [[1]]}', 422, "Row 0 has 1 value; the columns need 2 values"),
     "mixed kinds": (b'[{"x": 1}, {"x": "a"}]', 422, "'x' mixes a number and text"),
     "truth among numbers": (b'[{"x": 1}, {"x": true}]', 422, "'x' mixes"),
     "objects inside": (b'[{"x": {"y": 1}}]', 422, "'x' has objects as values"),
@@ -242,7 +242,7 @@ def test_json_with_a_charset(server: Server) -> None:
         (b'[{"a": 1, "b": [2]}]', "'b' takes numbers, but row 0 has a list"),
         (b'{"columns": {"a": [1]}}', "missing: 'b'"),
         (b'{"columns": {"a": [1, 2], "b": [1, "x"]}}', "'b' takes numbers, but row 1 has text"),
-        (b"[[1, 2, 3]]", "Row 0 is 3 values, but there are 2 columns"),
+        (b"[[1, 2, 3]]", "Row 0 has 3 values; the columns need 2 values"),
         (b'[{"a": 1, "b": 2}, 3]', "Row 1 is not an object"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.air.errors import DataError
+from paceline.air.words import counted
 from paceline.data.ingest import ranges as rs
 from paceline.data.ingest.ranges import Ranges
 
@@ -123,8 +124,8 @@ class ReadPosition:
         """Why this cannot be a position in a dataset of that size and order; None if it can."""
         if (self.rows, self.blocks) != (rows, blocks):
             return (
-                f"it was taken in a dataset of {self.rows:,} rows in {self.blocks} block(s), and this one has "
-                f"{rows:,} in {blocks}"
+                f"it was taken in a dataset of {counted(self.rows, 'row')} in {counted(self.blocks, 'block')}, and "
+                f"this one has {rows:,} in {blocks}"
             )
         if self.shuffle != shuffle:
             return f"it was taken with shuffle {self.shuffle!r}, and now it is {shuffle!r}: the order is another one"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import DatasetConfig
 from paceline.air.errors import ConfigError, DataError
+from paceline.air.words import counted
 from paceline.data.ingest.position import Uneven
 from paceline.data.ingest.prepared import PreparedDataset, Shuffle
 from paceline.data.plan import Plan
@@ -174,31 +175,31 @@ def _notes(dataset: PreparedDataset, workers: int, in_step: bool) -> list[str]:
         return notes
     rows = dataset.rows
     surplus = rows % workers
+    does_not_divide = f"{counted(rows, 'row')} {'does' if rows == 1 else 'do'} not divide by {workers} workers"
     ways_out = (
         'Use fewer workers, or let ranks have unequally many rows: DatasetConfig(split=True, uneven="all") or '
         'DataConfig(uneven="all").'
     )
     if dataset.uneven == "error" and surplus:
         raise DataError(
-            f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, and "
-            f'uneven="error" asks to refuse that. {ways_out}'
+            f'dataset {dataset.name!r}: {does_not_divide}, and uneven="error" asks to refuse that. {ways_out}'
         )
     if dataset.uneven == "all" and dataset.name == TRAIN_DATASET_KEY and surplus and in_step:
         notes.append(
-            f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers, so some ranks get a row more "
+            f"dataset {dataset.name!r}: {does_not_divide}, so some ranks get a row more "
             'than others (uneven="all"). If that makes a batch more, a collective in each batch (DDP) waits for ever '
             'at the last one: use uneven="equal", or torch\'s Join.'
         )
     if dataset.uneven == "equal":
         if rows < workers:
             raise DataError(
-                f"dataset {dataset.name!r} has {rows:,} row(s) for {workers} workers: no worker would get any. "
+                f"dataset {dataset.name!r} has {counted(rows, 'row')} for {workers} workers: no worker would get any. "
                 f"{ways_out}"
             )
         if surplus:
             notes.append(
-                f"dataset {dataset.name!r}: {rows:,} rows do not divide by {workers} workers; each epoch leaves out "
-                f"{surplus} row(s), so that all ranks get equally many; which ones changes from epoch to epoch "
-                '(uneven="all" keeps them all).'
+                f"dataset {dataset.name!r}: {does_not_divide}; each epoch leaves out "
+                f"{counted(surplus, 'row')}, so that all ranks get equally many; which ones changes from epoch to "
+                'epoch (uneven="all" keeps them all).'
             )
     return notes

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import DataError
+from paceline.air.words import counted
 from paceline.data.column_arrays import column_array, kind_of
 from paceline.data.formats import BatchFormat, conform, from_batch, from_rows, to_batch, to_numpy, to_rows, writable
 from paceline.data.operations.gathering import Gathering
@@ -124,7 +125,7 @@ class BatchWork(Work):
     def _check_count(self, rows: int, spot: Spot) -> None:
         if self.keeps_row_count and rows != spot.rows:
             raise DataError(
-                f"{self.function} made {rows} rows of {spot.rows} on {spot}, but keeps_row_count=True says "
+                f"{self.function} made {counted(rows, 'row')} of {spot.rows} on {spot}, but keeps_row_count=True says "
                 f"that it makes as many rows as it gets. Leave that out."
             )
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from paceline.air.errors import DataError
+from paceline.air.words import counted
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
 from paceline.data.objects import packed, read_rows
 from paceline.data.operations.native import no_such_column
@@ -63,7 +64,7 @@ class TableSource(Source):
             yield chosen(chunk, request.columns, "in-memory table")
 
     def describe(self) -> str:
-        return f"table({self.table.num_rows} rows)"
+        return f"table({counted(self.table.num_rows, 'row')})"
 
 
 class RangeSource(Source):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from paceline.air.errors import ConfigError, DataError
+from paceline.air.words import counted
 from paceline.data.block import Block, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
 from paceline.data.column_arrays import plain_schema, plain_table
 from paceline.data.formats import concat, conform, from_rows
@@ -59,7 +60,7 @@ class HuggingFaceSource(Source):
         return max(1, int(_CHUNK_BYTES * data.num_rows / data.nbytes)) if data.nbytes else self.block_rows
 
     def describe(self) -> str:
-        return f"from_huggingface({self.rows} rows)"
+        return f"from_huggingface({counted(self.rows, 'row')})"
 
 
 class HuggingFaceStreamSource(Source):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paceline.air.errors import DataError
+from paceline.air.words import counted
 from paceline.data.block import Block, ReadRequest
 from paceline.data.formats import check_unique, conform
 from paceline.data.plan import cut
@@ -194,7 +195,8 @@ class ParquetSource(FileSource):
                 for _ in self._decode(group, self.schema(), ReadRequest()):
                     pass
             except DataError as error:
-                self._decoded[block] = f"{error} Its {group.rows:,} rows were skipped."
+                was = "was" if group.rows == 1 else "were"
+                self._decoded[block] = f"{error} Its {counted(group.rows, 'row')} {was} skipped."
             else:
                 self._decoded[block] = ""
         return self._decoded[block]

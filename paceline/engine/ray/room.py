@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.air.words import counted
 from paceline.engine.base import Placement
 
 Amounts = Mapping[str, float]
@@ -184,7 +185,7 @@ def _amount(name: str, amount: float) -> str:
 
 def wanted_in_words(placement: Placement) -> str:
     """For example: 3 workers with CPU 2, GPU 1 each, on one node each (STRICT_SPREAD)"""
-    workers = "1 worker" if placement.world_size == 1 else f"{placement.world_size} workers"
+    workers = counted(placement.world_size, "worker")
     text = f"{workers} with {in_words(worker_bundle(placement))}{' each' if placement.world_size > 1 else ''}"
     kinds = _kinds({name: amount for name, amount in bundle.items() if amount} for bundle in placement.beside)
     if beside := [f"{f'{count} times ' if count > 1 else ''}{in_words(it)}" for it, count in kinds if it]:

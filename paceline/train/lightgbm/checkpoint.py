@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paceline.air.checkpoint_files import LIGHTGBM_DETAILS, LIGHTGBM_MODEL
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.air.words import counted
 from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class BoosterObject(ModelSource):
     file_name: str = MODEL_FILE
 
     def describe(self) -> str:
-        return f"Booster of {self.booster.num_trees()} trees"
+        return f"Booster of {counted(self.booster.num_trees(), 'tree')}"
 
     def read_file(self, name: str) -> bytes | None:
         return self.details.encode() if name == DETAILS_FILE else None

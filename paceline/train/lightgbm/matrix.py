@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from paceline.air import session as session_slot
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError, DataError
+from paceline.air.words import counted
 from paceline.train.lightgbm.backend import gather
 from paceline.train.lightgbm.features import (
     Features,
@@ -190,8 +191,8 @@ def row_counts(own: int, *, has_queries: bool) -> list[int]:
     if not all(counts):
         told = " (all rows of a query stay together)" if has_queries else ""
         raise DataError(
-            f"The dataset 'train' has {sum(counts)} rows for {len(counts)} workers, and rank {counts.index(0)} got "
-            f"none{told}. LightGBM cannot train without rows: use fewer workers."
+            f"The dataset 'train' has {counted(sum(counts), 'row')} for {len(counts)} workers, and rank "
+            f"{counts.index(0)} got none{told}. LightGBM cannot train without rows: use fewer workers."
         )
     return counts
 

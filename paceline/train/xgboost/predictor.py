@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import ConfigError, DataError
+from paceline.air.words import counted
 from paceline.train.predictor import (
     Predictor,
     array_or_columns,
@@ -72,7 +73,8 @@ class XGBoostPredictor(Predictor):
         return _IN_PLACE.union(parameters).difference(["self", "data"])
 
     def __repr__(self) -> str:
-        return f"XGBoostPredictor({len(self._features or [])} features, {self.model.num_boosted_rounds()} rounds)"
+        features, rounds = len(self._features or []), self.model.num_boosted_rounds()
+        return f"XGBoostPredictor({counted(features, 'feature')}, {counted(rounds, 'round')})"
 
     def _predict_arrow(
         self,

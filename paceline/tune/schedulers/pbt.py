@@ -13,6 +13,7 @@ from paceline.air.checks import check_bool, is_number
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.metrics import flattened, nested_get
+from paceline.air.words import counted
 from paceline.run.spec import Trial
 from paceline.tune.schedulers.pbt_explore import Mutations, check_mutations, copied, explored, filled
 from paceline.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay, Takeover, plain, write_takeover
@@ -178,7 +179,8 @@ class PopulationBasedTraining(TrialScheduler):
         return None
 
     def debug_string(self) -> str:
-        return f"{type(self).__name__}: {self._takeovers} takeovers, {len(self._members)} trials alive"
+        takeovers, alive = counted(self._takeovers, "takeover"), counted(len(self._members), "trial")
+        return f"{type(self).__name__}: {takeovers}, {alive} alive"
 
     def _take_turn(self, trial: Trial, member: PopulationMember, time: float, score: float) -> None:
         member.time, member.score = time, score

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import filled, masked
+from paceline.air.words import counted
 from paceline.run.spec import Trial
 from paceline.storage.commit import quarantine
 from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart, Row, TrialScheduler, number_of
@@ -66,7 +67,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         return Restart(config=_over(trial.config, self._changes[due - 1][1]))
 
     def debug_string(self) -> str:
-        return f"PopulationBasedTrainingReplay: {self._applied} of {len(self._changes)} changes"
+        return f"PopulationBasedTrainingReplay: {self._applied} of {counted(len(self._changes), 'change')}"
 
 
 def _over(config: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
