@@ -11,7 +11,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(PY) -m pytest -q --numprocesses $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-torch-only horovod check format bench bench-20gb bench-cluster kills setup clean
+.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-torch-only horovod check format page bench bench-20gb bench-cluster kills setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -51,11 +51,15 @@ test-torch-only: ## the PyTorch tests in an environment with no other framework 
 	@$(TORCH_VENV)/bin/python -m pytest -q tests/train/torch
 	@rm -rf $(TORCH_VENV)
 
-check: setup ## ruff, format, mypy --strict, layers
+check: setup ## ruff, format, mypy --strict, layers, and that the built run page is current
 	$(PY) -m ruff check --quiet .
 	$(PY) -m ruff format --quiet --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PY) tools/page.py --check
+
+page: setup ## build the front end of the run page (needs node 20.19 or newer); its build is committed
+	@$(PY) tools/page.py
 
 format: setup ## rewrite the code the way `make check` wants it
 	$(PY) -m ruff check --quiet --fix .
@@ -125,5 +129,5 @@ UNPACK_WRK := apt-get download -qq wrk libluajit-5.1-2 2>/dev/null && for p in *
 NO_WRK := there is no wrk and no Debian package of it: the serving rows are measured with a slower client
 
 clean: ## remove caches and build products; .venv stays
-	rm -rf $(TORCH_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(TORCH_VENV) page/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +

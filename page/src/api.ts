@@ -1,0 +1,197 @@
+// The server's answers, and how they are asked for.
+
+export type Kind = "run" | "search" | "trial" | "damaged";
+export type Axis = "step" | "time" | "relative";
+export type Plain = null | boolean | number | string | Plain[] | { [key: string]: Plain };
+
+/** A line of the list: a run, a search, a trial, or something that cannot be read. */
+export interface Entry {
+  id: string;
+  kind: Kind;
+  parent: string | null;
+  name: string;
+  trial_id: string;
+  trainer: string;
+  status: string;
+  alive: boolean;
+  workers: number;
+  started: number;
+  ended: number | null;
+  iteration: number;
+  seconds: number;
+  metrics: Record<string, number | null>;
+  /** Of the best checkpoint; of a search, the metrics of its best trial. */
+  best: Record<string, number | null>;
+  size: number;
+  checkpoints: number;
+  error: string;
+  params: Record<string, Plain>;
+  metric: string | string[] | null;
+  mode: string | string[] | null;
+  num_samples: number | null;
+  path: string;
+  number: number | null;
+  attempts: number;
+  /** Of a search: how many trials have which status. */
+  counts: Record<string, number>;
+}
+
+export interface About {
+  version: string;
+  root: string;
+  hostname: string;
+  read_only: boolean;
+}
+
+export interface Attempt {
+  attempt: number;
+  start_index: number;
+  world_size: number;
+  time: number;
+  hostname: string;
+  pid: number;
+}
+
+export interface Failure {
+  attempt: number;
+  rank: number;
+  cause: string;
+  message: string;
+  traceback: string;
+}
+
+export interface CheckpointFacts {
+  number: number;
+  iteration: number;
+  score: number | null;
+  size: number;
+  kept: boolean;
+  time: number | null;
+}
+
+/** Everything about one run except its rows. */
+export interface Facts {
+  summary: { path: string };
+  config: Plain;
+  settings: Plain;
+  attempts: Attempt[];
+  failures: Failure[];
+  checkpoints: CheckpointFacts[];
+  how_to_continue: string;
+  warnings: string[];
+  ranks: number[];
+  metrics: string[];
+}
+
+export interface SeriesPart {
+  x: number[];
+  y: (number | null)[];
+  smooth: (number | null)[] | null;
+  complete?: boolean;
+}
+
+export interface SeriesAnswer {
+  run: string;
+  cursor: number;
+  series: Record<string, SeriesPart>;
+}
+
+export interface LogPart {
+  start: number;
+  end: number;
+  size: number;
+  text: string;
+  older: boolean;
+}
+
+export interface MergedLogs {
+  lines: { rank: number; time: number | null; text: string }[];
+  starts: Record<string, number>;
+  ends: Record<string, number>;
+  older: boolean;
+}
+
+export interface LogHit {
+  rank: number;
+  offset: number;
+  time: number | null;
+  text: string;
+}
+
+export interface Rank {
+  rank: number;
+  [measured: string]: number | string | null;
+}
+
+export interface Domain {
+  kind: "float" | "int" | "choice";
+  log: boolean;
+  low?: number;
+  high?: number;
+}
+
+export interface SearchFacts {
+  space?: Record<string, Domain>;
+  importance: Record<string, number> | null;
+  why: string;
+  continue?: string;
+}
+
+export interface Comparison {
+  differing: Record<string, Record<string, Plain>>;
+  same: number;
+}
+
+/** What the server said instead of an answer. */
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export type Query = Record<string, string | number | string[] | null | undefined>;
+
+export function address(path: string, query: Query = {}): string {
+  const given = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) {
+    if (Array.isArray(value)) value.forEach((each) => given.append(name, each));
+    else if (value !== null && value !== undefined && value !== "") given.set(name, String(value));
+  }
+  const text = given.toString();
+  return `/api/${path}${text ? `?${text}` : ""}`;
+}
+
+async function asked<T>(url: string, init: RequestInit): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", ...init });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Refused(0, "The server does not answer.");
+  }
+  if (response.ok) return (await response.json()) as T;
+  const body: unknown = await response.json().catch(() => null);
+  const detail = body && typeof body === "object" && "detail" in body ? String(body.detail) : response.statusText;
+  throw new Refused(response.status, detail || `The server answered ${response.status}.`);
+}
+
+export const get = <T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> =>
+  asked<T>(address(path, query), signal ? { signal } : {});
+
+const token = () => document.querySelector<HTMLMetaElement>('meta[name="paceline-token"]')?.content ?? "";
+
+/** Requests that change something, or ask a live run for something, carry the page's own token. */
+export const post = <T>(path: string): Promise<T> =>
+  asked<T>(`/api/${path}`, { method: "POST", headers: { "X-Paceline-Token": token() } });
+
+/** The entries of a list, which may come as columns to keep 10,000 trials small. */
+export function entriesOf(answer: { entries?: Entry[]; columns?: string[]; rows?: unknown[][] }): Entry[] {
+  if (answer.entries) return answer.entries;
+  const columns = answer.columns ?? [];
+  return (answer.rows ?? []).map(
+    (row) => Object.fromEntries(columns.map((name, k) => [name, row[k]])) as unknown as Entry,
+  );
+}

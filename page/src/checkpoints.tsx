@@ -1,0 +1,81 @@
+// The checkpoints of a run: score, size, whether their bytes are intact, and a copy of one.
+
+import { useState } from "preact/hooks";
+import { address, post, type Entry, type Facts } from "./api";
+import { bytes, moment, number } from "./format";
+import { Empty } from "./ui";
+
+type Verdict = { ok: boolean; problem: string } | "asking";
+
+export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
+  const [verdicts, set] = useState<Record<number, Verdict>>({});
+  const kept = [...facts.checkpoints].sort((a, b) => b.number - a.number);
+  if (!kept.length) return <Empty>The run has no checkpoints{entry.alive ? " yet" : ""}.</Empty>;
+  const verify = async (place: number) => {
+    set((before) => ({ ...before, [place]: "asking" }));
+    let verdict: Verdict;
+    try {
+      verdict = await post<{ ok: boolean; problem: string }>(`run/${entry.id}/checkpoints/${place}/verify`);
+    } catch (error) {
+      verdict = { ok: false, problem: error instanceof Error ? error.message : String(error) };
+    }
+    set((before) => ({ ...before, [place]: verdict }));
+  };
+  const scored = kept.some((each) => each.score !== null);
+  return (
+    <div class="scroll">
+      <table class="plain">
+        <thead>
+          <tr>
+            <th class="right">Number</th>
+            <th class="right">Iteration</th>
+            {scored ? <th class="right">Score</th> : null}
+            <th class="right">Size</th>
+            <th>Time</th>
+            <th>Files</th>
+            <th />
+          </tr>
+        </thead>
+        <tbody>
+          {kept.map((each) => (
+            <tr key={each.number} class={each.kept ? "" : "gone"}>
+              <td class="right">{each.number}</td>
+              <td class="right">{number(each.iteration)}</td>
+              {scored ? <td class="right">{number(each.score)}</td> : null}
+              <td class="right">{bytes(each.size)}</td>
+              <td>{each.time ? moment(each.time) : "–"}</td>
+              <td>{each.kept ? <Checked verdict={verdicts[each.number]} /> : <span class="faint">deleted</span>}</td>
+              <td class="doing">
+                {each.kept ? (
+                  <>
+                    <button
+                      type="button"
+                      class="small"
+                      disabled={verdicts[each.number] === "asking"}
+                      onClick={() => verify(each.number)}
+                    >
+                      Verify
+                    </button>
+                    <a
+                      class="button small"
+                      href={address(`run/${entry.id}/checkpoints/${each.number}/download`)}
+                      download
+                    >
+                      Download
+                    </a>
+                  </>
+                ) : null}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Checked({ verdict }: { verdict: Verdict | undefined }) {
+  if (!verdict) return <span class="faint">not checked</span>;
+  if (verdict === "asking") return <span>reading …</span>;
+  return verdict.ok ? <span class="good">intact</span> : <span class="bad">{verdict.problem || "damaged"}</span>;
+}

@@ -1,0 +1,322 @@
+// All runs that the server has found, what of them is listed, and in which order.
+
+import { computed, signal } from "@preact/signals";
+import { entriesOf, get, Refused, type About, type Entry } from "./api";
+import * as url from "./url";
+
+export const about = signal<About | null>(null);
+/** Why there is no list; null while it is loading or there is one. */
+export const problem = signal<Refused | null>(null);
+export const loaded = signal(false);
+/** Seconds since the epoch, once a second: what ages are counted from. */
+export const now = signal(Date.now() / 1000);
+export let listCursor = "";
+
+const entries = new Map<string, Entry>();
+const trials = new Map<string, Set<string>>();
+const changes = signal(0);
+
+setInterval(() => {
+  if (!document.hidden) now.value = Date.now() / 1000;
+}, 1000);
+
+export async function load(): Promise<void> {
+  try {
+    const [facts, answer] = await Promise.all([
+      get<About>("about"),
+      get<{ cursor: string; entries?: Entry[]; columns?: string[]; rows?: unknown[][] }>("list"),
+    ]);
+    about.value = facts;
+    entries.clear();
+    trials.clear();
+    update(entriesOf(answer), [], answer.cursor);
+    loaded.value = true;
+    problem.value = null;
+  } catch (error) {
+    problem.value = error instanceof Refused ? error : new Refused(0, String(error));
+  }
+}
+
+/** Take over what has changed. */
+export function update(changed: Entry[], removed: string[], cursor: string): void {
+  for (const entry of changed) {
+    entries.set(entry.id, entry);
+    if (entry.parent) {
+      const known = trials.get(entry.parent);
+      if (known) known.add(entry.id);
+      else trials.set(entry.parent, new Set([entry.id]));
+    }
+  }
+  for (const id of removed) {
+    const entry = entries.get(id);
+    if (entry?.parent) trials.get(entry.parent)?.delete(id);
+    entries.delete(id);
+  }
+  listCursor = cursor;
+  if (changed.length || removed.length) changes.value++;
+}
+
+export function entry(id: string): Entry | undefined {
+  changes.value; // read, so that whoever shows it is drawn again when it changes
+  return entries.get(id);
+}
+
+/** The same for code that is not drawn. */
+export const peek = (id: string): Entry | undefined => entries.get(id);
+
+export function trialsOf(id: string): Entry[] {
+  changes.value;
+  return [...(trials.get(id) ?? [])].map((each) => entries.get(each)!).filter(Boolean);
+}
+
+export const trialCount = (id: string): number => trials.get(id)?.size ?? 0;
+
+const top = computed(() => {
+  changes.value;
+  return [...entries.values()].filter((each) => !each.parent || !entries.has(each.parent));
+});
+
+/** What a run is called wherever one is named. */
+export function title(each: Entry): string {
+  if (each.kind === "trial")
+    return each.number === null || each.number === undefined ? each.trial_id : `trial ${each.number}`;
+  return each.name || each.path;
+}
+
+export const subtitle = (each: Entry): string =>
+  each.kind === "trial" ? params(each) : each.kind === "damaged" ? each.error : each.trial_id;
+
+const params = (each: Entry): string =>
+  Object.entries(each.params ?? {})
+    .map(([name, value]) => `${name}=${typeof value === "number" ? Number(value.toPrecision(3)) : String(value)}`)
+    .join(" ");
+
+export const pageOf = (each: Entry): string => `/${each.kind === "search" ? "search" : "run"}/${each.id}`;
+
+// ---------------------------------------------------------------- what is listed
+
+export interface Row {
+  entry: Entry;
+  depth: number;
+}
+
+const texts = new WeakMap<Entry, string>();
+
+/** What the words of a filter are looked for in. */
+function textOf(each: Entry): string {
+  let text = texts.get(each);
+  if (text === undefined) {
+    text = [each.name, each.trial_id, each.trainer, each.status, each.error, each.path, title(each), params(each)]
+      .join("\n")
+      .toLowerCase();
+    texts.set(each, text);
+  }
+  return text;
+}
+
+type Test = (each: Entry) => boolean;
+
+/** `loss<0.3 sgd lr>=1e-3`: words, and comparisons with a metric or a parameter. All must hold. */
+export function testOf(query: string): Test | null {
+  const tests = query
+    .trim()
+    .split(/\s+/)
+    .filter(Boolean)
+    .map((word): Test => {
+      const [, name, sign, limit] = /^([^<>=]+)(<=|>=|<|>|=)(.+)$/.exec(word) ?? [];
+      if (!name || !sign || limit === undefined) {
+        const wanted = word.toLowerCase();
+        return (each) => textOf(each).includes(wanted);
+      }
+      const bound = Number(limit);
+      return (each) => {
+        const value = each.params?.[name] ?? each.metrics[name];
+        if (sign === "=") return String(value) === limit || (typeof value === "number" && value === bound);
+        if (typeof value !== "number") return false;
+        return sign === "<"
+          ? value < bound
+          : sign === ">"
+            ? value > bound
+            : sign === "<="
+              ? value <= bound
+              : value >= bound;
+      };
+    });
+  return tests.length ? (each) => tests.every((test) => test(each)) : null;
+}
+
+type Value = number | string | null;
+
+export function valueOf(each: Entry, column: string, metric: string): Value {
+  switch (column) {
+    case "name":
+      return title(each).toLowerCase();
+    case "status":
+      return each.status;
+    case "iteration":
+      return each.iteration;
+    case "seconds":
+      return each.seconds;
+    case "started":
+      return each.started || null;
+    case "workers":
+      return each.workers;
+    case "size":
+      return each.size;
+    case "number":
+      return each.number;
+    case "last":
+      return each.metrics[metric] ?? null;
+  }
+  const value = column.startsWith("p:") ? each.params?.[column.slice(2)] : each.metrics[column.slice(2)];
+  return typeof value === "number" || typeof value === "string"
+    ? value
+    : value === undefined || value === null
+      ? null
+      : JSON.stringify(value);
+}
+
+/** Without a value, a run comes last in either direction. */
+export function sorted(list: Entry[], order: string, metric: string): Entry[] {
+  const [, column, direction] = /^(.*?)(?:\.(asc|desc))?$/.exec(order)!;
+  const sign = direction === "asc" ? 1 : -1;
+  const keyed = list.map((each) => ({ each, key: valueOf(each, column!, metric) }));
+  keyed.sort((a, b) => {
+    if (a.key === b.key) return b.each.started - a.each.started || (a.each.id < b.each.id ? -1 : 1);
+    if (a.key === null) return 1;
+    if (b.key === null) return -1;
+    if (typeof a.key === typeof b.key) return a.key < b.key ? -sign : sign;
+    return typeof a.key === "number" ? -sign : sign;
+  });
+  return keyed.map((pair) => pair.each);
+}
+
+export const DEFAULT_SORT = "started.desc";
+
+function matching(): Test {
+  const test = testOf(url.query.value);
+  const wanted = url.status.value;
+  return (each) => (!wanted || each.status === wanted) && (!test || test(each));
+}
+
+/** The runs and searches, and below an opened search its trials. */
+export const rows = computed<Row[]>(() => {
+  const matches = matching();
+  const order = url.sort.value || DEFAULT_SORT;
+  const opened = new Set(url.opened.value.length ? url.opened.value : onlySearch.value);
+  const everything = !url.query.value && !url.status.value;
+  const found: Row[] = [];
+  const shown = top.value.filter(
+    (each) => everything || matches(each) || (each.kind === "search" && trialsOf(each.id).some(matches)),
+  );
+  for (const each of sorted(shown, order, metric.value)) {
+    found.push({ entry: each, depth: 0 });
+    if (each.kind !== "search" || !opened.has(each.id)) continue;
+    const own = trialsOf(each.id);
+    const some = everything ? own : own.filter(matches);
+    for (const trial of sorted(some.length || !matches(each) ? some : own, order, metric.value))
+      found.push({ entry: trial, depth: 1 });
+  }
+  return found;
+});
+
+/** The trials of one search that the filter leaves. */
+export function listed(id: string, kept?: Test): Entry[] {
+  const matches = matching();
+  const own = trialsOf(id).filter((each) => matches(each) && (!kept || kept(each)));
+  return sorted(own, url.sort.value || "number.asc", metric.value);
+}
+
+/** A page for one search begins with its trials open. */
+const onlySearch = computed(() =>
+  top.value.length === 1 && top.value[0]!.kind === "search" ? [top.value[0]!.id] : [],
+);
+
+export const statuses = computed(() => {
+  const counts = new Map<string, number>();
+  for (const each of top.value) counts.set(each.status, (counts.get(each.status) ?? 0) + 1);
+  return counts;
+});
+
+// ---------------------------------------------------------------- metrics and selection
+
+const FEW = 2000;
+
+/** The metrics that runs reported, most common first; of very many runs only some are looked at. */
+export function metricsOf(list: Entry[]): string[] {
+  const counts = new Map<string, number>();
+  const step = Math.ceil(list.length / FEW) || 1;
+  for (let k = 0; k < list.length; k += step) {
+    for (const name of Object.keys(list[k]!.metrics)) counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  return [...counts].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+}
+
+export const metrics = computed(() => {
+  changes.value;
+  return metricsOf([...entries.values()]);
+});
+
+export function paramsOf(list: Entry[]): string[] {
+  const names = new Set<string>();
+  const step = Math.ceil(list.length / FEW) || 1;
+  for (let k = 0; k < list.length; k += step) Object.keys(list[k]!.params ?? {}).forEach((name) => names.add(name));
+  return [...names];
+}
+
+export const parameters = computed(() => {
+  changes.value;
+  return paramsOf([...entries.values()]);
+});
+
+const wantedBySearches = computed(() => {
+  const named = top.value.map((each) => each.metric).find((each) => typeof each === "string");
+  return typeof named === "string" && metrics.value.includes(named) ? named : "";
+});
+
+/** The metric that the list shows: the chosen one, the one a search is about, or the most common one. */
+export const metric = computed(() => url.metric.value || wantedBySearches.value || metrics.value[0] || "");
+
+export const PRESELECTED = 10;
+/** By page: the list begins with the newest runs, a search with its best trials. */
+const preselected = new Map<string, string[]>();
+
+/** The runs whose curves are drawn, in the order of their colours. */
+export const selection = computed<string[]>(() => {
+  const chosen = url.chosen.value;
+  if (chosen) return chosen.filter((id) => entries.has(id) || !loaded.value);
+  changes.value;
+  const page = url.path.value;
+  if (loaded.value && !preselected.get(page)?.length) preselected.set(page, usual(page));
+  return (preselected.get(page) ?? []).filter((id) => entries.has(id));
+});
+
+function usual(page: string): string[] {
+  const search = page.startsWith("/search/") ? entries.get(page.slice("/search/".length)) : undefined;
+  const found = search ? bestTrials(search) : rows.peek().map(({ entry }) => entry);
+  const curves = found.filter(({ kind }) => kind === "run" || kind === "trial");
+  return curves.slice(0, PRESELECTED).map(({ id }) => id);
+}
+
+/** The first metric of a search, and whether less of it is better. */
+export function aim(search: Entry): { metric: string; sign: 1 | -1 } {
+  const [metric] = [search.metric].flat();
+  const [mode] = [search.mode].flat();
+  return { metric: metric ?? "", sign: mode === "max" ? -1 : 1 };
+}
+
+export function bestTrials(search: Entry): Entry[] {
+  const { metric, sign } = aim(search);
+  return sorted(trialsOf(search.id), metric ? `m:${metric}.${sign === 1 ? "asc" : "desc"}` : "number.desc", "");
+}
+
+export const colours = computed(() => new Map(selection.value.map((id, k) => [id, k])));
+
+export function select(ids: string[]): void {
+  url.choose({ sel: ids.length ? ids.join(",") : "none" });
+}
+
+export function toggle(id: string): void {
+  const now = selection.peek();
+  select(now.includes(id) ? now.filter((each) => each !== id) : [...now, id]);
+}
