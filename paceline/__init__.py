@@ -14,7 +14,10 @@ from paceline.air.lazy import lazy_imports
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("air", "cli", "compat", "data", "engine", "ray", "run", "serve", "storage", "testing", "train", "tune")
+_PACKAGES = (
+    *("air", "cli", "compat", "data", "engine", "ray", "run", "serve", "storage", "testing", "trackers", "train"),
+    *("tune", "view", "web"),
+)
 
 
 def _advice() -> Mapping[str, str]:
@@ -29,6 +32,7 @@ with lazy_imports(__name__, _PACKAGES, _advice):
     from paceline import serve as serve
     from paceline import train as train
     from paceline import tune as tune
+    from paceline import view as view
     from paceline.air.secrets import Secret as Secret
     from paceline.engine.choose import init as init
     from paceline.engine.choose import is_initialized as is_initialized

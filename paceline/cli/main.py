@@ -17,6 +17,7 @@ from paceline.air.errors import PacelineError
 from paceline.cli.errors import INTERRUPTED, USAGE, code_of
 
 COMMANDS = {
+    "dash": "show runs and searches in a browser",
     "doctor": "look for problems of this machine and installation",
     "serve": "serve the model of a run or checkpoint over HTTP",
     "port": "change programs written for Ray Train, Tune or AIR",

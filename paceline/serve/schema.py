@@ -7,7 +7,7 @@ import json
 import shlex
 from typing import Any
 
-from paceline import __version__
+from paceline.air.version import version
 from paceline.serve import arrow_body, json_body
 from paceline.serve.model import Model
 
@@ -38,7 +38,7 @@ def openapi(name: str, model: Model) -> dict[str, Any]:
     """What /openapi.json says."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": name, "version": __version__},
+        "info": {"title": name, "version": version()},
         "paths": {
             "/predict": {"post": _predict_operation(model)},
             "/healthz": {"get": _operation("Whether the server is up; needs no token")},

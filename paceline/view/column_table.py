@@ -1,4 +1,8 @@
-"""The numbers of many rows as columns: one float64 array per metric, which can grow and be cut."""
+"""The numbers of many rows as columns: one float64 array per metric, which can grow and be cut.
+
+NaN means that a row does not have the metric. What was reported, but is not finite, is infinity: NaN as well as both
+infinities.
+"""
 
 from __future__ import annotations
 
@@ -125,8 +129,9 @@ def _parts_of(names: Sequence[str], rows: list[Any], places: NDArray[np.intp] | 
     for name, values in zip(names, zip(*rows, strict=True), strict=True):
         kinds = set(map(type, values))
         if kinds & _NUMBERS:  # sometimes a number, sometimes none, text or a truth value
-            numbers = [value if type(value) in _NUMBERS else NOT_FINITE for value in values]
-            parts.append((name, _as_floats(numbers), places))
+            inner = [place for place, value in enumerate(values) if type(value) in _NUMBERS]
+            where = np.array(inner) if places is None else places[inner]
+            parts.append((name, _as_floats([values[place] for place in inner]), where))
         if dict in kinds:
             inner = [place for place, value in enumerate(values) if type(value) is dict]
             where = np.array(inner) if places is None else places[inner]
@@ -140,5 +145,5 @@ def _as_floats(values: Sequence[Any]) -> Floats:
         floats = np.array(values, np.float64)
     except OverflowError:  # an integer of some hundred digits
         floats = np.array([value if abs(value) < NOT_FINITE else NOT_FINITE for value in values], np.float64)
-    floats[np.abs(floats) >= NOT_FINITE] = np.nan
+    floats[~(np.abs(floats) < NOT_FINITE)] = np.inf
     return floats

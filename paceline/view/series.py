@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -70,6 +71,10 @@ class RunSeries:
         columns = len(self._reader.metrics.columns()) + 3 + len(self._smoothed) + len(self._extra)
         return 1024 + columns * (200 + 8 * self.rows)
 
+    def reading(self) -> contextlib.AbstractContextManager[Any]:
+        """While this is entered, columns, axes and counts belong together."""
+        return self._lock
+
     def refresh(self) -> int:
         """Take in what the journal has now; returns how many rows there are."""
         with self._lock:
@@ -85,7 +90,7 @@ class RunSeries:
         return self._reader.metrics.names()
 
     def column(self, name: str) -> Floats:
-        """The values of a metric, NaN where it was not reported or is not finite; KeyError if there is none."""
+        """The values of a metric; KeyError if there is none. NaN: not reported. Infinity: reported, but not finite."""
         with self._lock:
             if name in self._reader.metrics.left_out:
                 return self._read_again(name)

@@ -81,7 +81,11 @@ class Guard:
         if problem is None:
             await self._app(scope, receive, send)
         else:
-            await refuse(problem, send, unread=True)
+            await self.reject(problem, scope, send)
+
+    async def reject(self, problem: Problem, scope: dict[str, Any], send: Send) -> None:
+        """Answer a request that may not pass."""
+        await refuse(problem, send, unread=True)
 
     def _objection(self, scope: dict[str, Any]) -> Problem | None:
         headers = dict(scope["headers"])
@@ -136,13 +140,13 @@ class Guard:
         return True
 
 
-_HOW_TO_SEND = (
+HOW_TO_SEND = (
     "send it as the header 'Authorization: Bearer <token>'. The server printed it, or wrote it to its token file, when "
     "it started."
 )
 _CHALLENGE = ((b"www-authenticate", b'Bearer realm="paceline"'), (b"www-authenticate", b'Basic realm="paceline"'))
-_NO_TOKEN = Problem(401, f"A token is needed: {_HOW_TO_SEND}", headers=_CHALLENGE)
-_WRONG_TOKEN = Problem(401, f"The token is wrong, or not sent in the right form: {_HOW_TO_SEND}", headers=_CHALLENGE)
+_NO_TOKEN = Problem(401, f"A token is needed: {HOW_TO_SEND}", headers=_CHALLENGE)
+_WRONG_TOKEN = Problem(401, f"The token is wrong, or not sent in the right form: {HOW_TO_SEND}", headers=_CHALLENGE)
 _WRONG_HOST = Problem(
     421, "The Host header is not a name of this server. Use the address that it listens on, or start it with that name."
 )

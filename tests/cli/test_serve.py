@@ -30,8 +30,9 @@ from paceline.cli.main import main
 from paceline.train import DataParallelTrainer
 from paceline.train.sklearn import SklearnCheckpoint
 from paceline.train.xgboost import XGBoostCheckpoint
-from tests.serve.serving import TOKEN, Answer, Server, read_all, read_to_end, until
+from tests.serve.serving import TOKEN, Server
 from tests.serve.test_tls import make_certificate
+from tests.web.client import Answer, read_all, read_to_end, until
 
 PREDICTOR = """
 import os, sys, time

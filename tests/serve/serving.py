@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import pandas as pd
 
@@ -23,10 +19,9 @@ from paceline.serve.model import ServedModel, loaded_model
 from paceline.serve.server import RunningServer
 from paceline.train.predictor import Predictor
 from paceline.web.door import bind
+from tests.web.client import PATIENCE, Answer, Client
 
 TOKEN = "a-token-for-the-tests-of-serving"
-PATIENCE = 30.0
-"""Seconds after which something that must come is given up; far more than it takes."""
 JSON = {"Content-Type": "application/json"}
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
@@ -79,33 +74,11 @@ def serving(
 
 
 @dataclass
-class Answer:
-    status: int
-    headers: http.client.HTTPMessage
-    body: bytes
+class Server(Client):
+    """A model's server, as a client sees it."""
 
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def reason(self) -> str:
-        return str(self.json["detail"])
-
-
-@dataclass
-class Server:
-    """A running server, as a client sees it."""
-
-    running: RunningServer
+    running: Any
     app: Application | None = None
-
-    @property
-    def address(self) -> tuple[str, int]:
-        parts = urlsplit(self.running.url)
-        assert parts.hostname is not None
-        assert parts.port is not None
-        return parts.hostname, parts.port
 
     @property
     def waiting(self) -> int:
@@ -113,25 +86,9 @@ class Server:
         assert self.app is not None
         return self.app.predict.waiting
 
-    def ask(self, method: str, path: str, body: Any = None, headers: Any = None, token: str | None = "") -> Answer:
-        """One request on a connection of its own; None as token: none is sent."""
-        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE)
-        token = self.running.token if token == "" else token
-        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
-        try:
-            connection.request(method, path, body, {**authorization, **(headers or {})})
-            response = connection.getresponse()
-            return Answer(response.status, response.headers, response.read())
-        finally:
-            connection.close()
-
     def predict(self, document: Any, **headers: str) -> Answer:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         return self.ask("POST", "/predict", body, {**JSON, **headers})
-
-    def connect(self) -> socket.socket:
-        """A bare connection."""
-        return socket.create_connection(self.address, timeout=PATIENCE)
 
     def head(self, length: int | None, *, more: str = "") -> bytes:
         """The first part of a request to /predict, up to its body."""
@@ -140,25 +97,3 @@ class Server:
             f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self.running.token}\r\n"
             f"Content-Type: application/json\r\n{size}\r\n{more}\r\n"
         ).encode()
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """What the server sends until it closes the connection."""
-    pieces = []
-    with contextlib.suppress(ConnectionResetError):
-        while piece := connection.recv(65536):
-            pieces.append(piece)
-    return b"".join(pieces)
-
-
-def read_to_end(connection: socket.socket) -> bytes:
-    """The same, where a reset is an error."""
-    return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that other threads bring about."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.002)

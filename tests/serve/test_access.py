@@ -15,7 +15,8 @@ import pytest
 from paceline import serve
 from paceline.air.errors import ConfigError
 from paceline.web.access import Guard
-from tests.serve.serving import JSON, TOKEN, Server, Times, read_all, serving
+from tests.serve.serving import JSON, TOKEN, Server, Times, serving
+from tests.web.client import read_all
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "TRACE")
 

@@ -13,7 +13,8 @@ import pytest
 
 from paceline.data.preprocessors import BatchMapper
 from paceline.serve.limits import Limits
-from tests.serve.serving import Answer, Gated, Server, serving, until
+from tests.serve.serving import Gated, Server, serving
+from tests.web.client import Answer, until
 
 
 @contextmanager

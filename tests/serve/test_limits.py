@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.serve.serving import Server, Times, read_all, read_to_end, serving, until
+from tests.serve.serving import Server, Times, serving
+from tests.web.client import read_all, read_to_end, until
 
 ROW = b'[{"x": 1}]'
 

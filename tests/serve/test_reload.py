@@ -21,7 +21,8 @@ from paceline.serve.model import Recipe, ReloadUnderWayError, ServedModel
 from paceline.serve.origin import RunOrigin, origin_of
 from paceline.serve.server import RunningServer
 from paceline.train import DataParallelTrainer, TrainingFailedError
-from tests.serve.serving import Server, Times, until
+from tests.serve.serving import Server, Times
+from tests.web.client import until
 
 
 def factor_checkpoint(path: Path, factor: Any) -> Path:

@@ -28,7 +28,8 @@ from cryptography.x509.oid import NameOID
 from paceline import serve
 from paceline.air.errors import ConfigError
 from paceline.web.tls import tls_context
-from tests.serve.serving import PATIENCE, Server, Times, read_to_end, serving, until
+from tests.serve.serving import Server, Times, serving
+from tests.web.client import PATIENCE, read_to_end, until
 
 
 def make_certificate(

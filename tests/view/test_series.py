@@ -37,7 +37,7 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
         if isinstance(value, dict):
             yield from numbers(value, f"{prefix}{name}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield prefix + name, float(value) if abs(value) < 1e308 else math.nan
+            yield prefix + name, float(value) if abs(value) < 1e308 else math.inf
 
 
 def check(curves: RunSeries, path: Path, names: list[str]) -> None:

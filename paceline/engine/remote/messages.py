@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-import sys
 from typing import Final
 
 import msgspec
 
+from paceline.air.version import version
 from paceline.engine.local.messages import Exited as ExitedHere
 from paceline.engine.local.messages import GroupGone as GroupGone
 from paceline.engine.local.messages import Quit as Quit
@@ -191,7 +191,7 @@ FromAgent = NodeFacts | Pulse | LastWords | Seen | OfGroup
 
 def own_versions() -> tuple[str, str]:
     """Of Python and of paceline, in this process."""
-    return platform.python_version(), str(sys.modules["paceline"].__version__)  # An import would be of a higher layer.
+    return platform.python_version(), version()
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,155 @@
+"""The stream of a tab: server-sent events with what is new in the list, the curves and the logs that it shows.
+
+Each event carries only what the tab does not have, and the id of an event says what it has: a browser that reconnects
+sends it back. A slow tab gets fewer and larger events, and one that reads nothing is disconnected by the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from paceline.air.errors import PacelineError
+from paceline.view.page.curves import Axis, cursor_of, new_rows
+from paceline.view.page.encoding import encode
+from paceline.web.problem import RETRY, Problem
+
+if TYPE_CHECKING:
+    from paceline.view.page.state import PageState
+
+TICK_SECONDS = 0.25
+PING_SECONDS = 10.0
+MOST_STREAMS = 100
+MOST_LOG_BYTES = 256 << 10
+"""Of one log in one event."""
+
+Id = Annotated[str, Meta(max_length=64)]
+
+
+class SeriesWish(Struct):
+    """A run whose new rows a tab wants."""
+
+    run: Id
+    metrics: Annotated[list[Annotated[str, Meta(max_length=1000)]], Meta(max_length=100)]
+    x: Axis = "step"
+    smooth: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    cursor: Annotated[int, Meta(ge=0)] = 0
+
+
+class LogWish(Struct):
+    """A rank whose output a tab follows."""
+
+    run: Id
+    rank: Annotated[int, Meta(ge=0)]
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class Wishes(Struct):
+    """What a tab shows, and how much of it it has."""
+
+    known_list: str = ""
+    """The cursor of the list; empty: the tab does not show it."""
+    series: Annotated[list[SeriesWish], Meta(max_length=30)] = []
+    logs: Annotated[list[LogWish], Meta(max_length=64)] = []
+
+
+class _Position(Struct, array_like=True):
+    """The id of an event: how far list, curves and logs have come."""
+
+    known_list: str
+    series: list[int]
+    logs: list[int]
+
+
+class Stream:
+    """One tab's stream."""
+
+    def __init__(self, state: PageState, wishes: Wishes, last_id: str = "") -> None:
+        self._state = state
+        self._wishes = wishes
+        self._go_on_from(last_id)
+
+    def _go_on_from(self, last_id: str) -> None:
+        with contextlib.suppress(msgspec.DecodeError):
+            position = msgspec.json.decode(last_id, type=_Position)
+            series, logs = self._wishes.series, self._wishes.logs
+            if len(position.series) == len(series) and len(position.logs) == len(logs):
+                self._wishes.known_list = position.known_list if self._wishes.known_list else ""
+                for wish, cursor in zip(series, position.series, strict=True):
+                    wish.cursor = max(cursor, 0)
+                for follow, offset in zip(logs, position.logs, strict=True):
+                    follow.offset = max(offset, 0)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Until the server ends; that the tab is gone is noticed by whoever sends them."""
+        state = self._state
+        if state.streams >= MOST_STREAMS:
+            raise Problem(503, f"{MOST_STREAMS} tabs follow this server already. Close some of them.", headers=RETRY)
+        state.streams += 1
+        try:
+            yield b"retry: 1000\n\n"
+            silent = PING_SECONDS  # the first one at once: the page knows then that the stream works
+            while not state.closing.is_set():
+                found = await state.in_thread(self._collect)
+                if found:
+                    yield b"".join(found)
+                    silent = 0.0
+                elif silent >= PING_SECONDS:
+                    yield b"event: ping\ndata: {}\n\n"
+                    silent = 0.0
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(state.closing.wait(), TICK_SECONDS)
+                silent += TICK_SECONDS
+        finally:
+            state.streams -= 1
+
+    def _collect(self) -> list[bytes]:
+        """What is new in anything that the tab shows."""
+        wishes = self._wishes
+        events: list[tuple[str, Any]] = []
+        if wishes.known_list and (changes := self._state.listing.since(wishes.known_list)) is not None:
+            wishes.known_list = changes.cursor
+            events.append(("list", changes))
+        for wish in wishes.series:
+            events += self._rows(wish)
+        for follow in wishes.logs:
+            events += self._log(follow)
+        if not events:
+            return []
+        position = _Position(
+            wishes.known_list, [wish.cursor for wish in wishes.series], [each.offset for each in wishes.logs]
+        )
+        mark = b"id: %b\n" % msgspec.json.encode(position)
+        return [mark + b"event: %b\ndata: %b\n\n" % (name.encode(), encode(data)) for name, data in events]
+
+    def _rows(self, wish: SeriesWish) -> list[tuple[str, Any]]:
+        try:
+            series = self._state.curves.get(self._state.place(wish.run))
+        except (Problem, PacelineError, FileNotFoundError):
+            return []  # it is gone, or damaged: the list says so
+        found = new_rows(wish.run, series, wish.metrics, wish.x, wish.smooth, wish.cursor)
+        if found is None:
+            wish.cursor = cursor_of(series)
+            return [("rewind", {"run": wish.run})]
+        if found.cursor == wish.cursor:
+            return []
+        wish.cursor = found.cursor
+        return [("rows", found)]
+
+    def _log(self, follow: LogWish) -> list[tuple[str, Any]]:
+        try:
+            place = self._state.place(follow.run)
+            part = self._state.read_log(place, follow.rank, start=follow.offset, max_bytes=MOST_LOG_BYTES)
+        except (Problem, PacelineError, FileNotFoundError):
+            return []
+        if part.end <= follow.offset:
+            return []
+        follow.offset = part.end
+        return [
+            ("logs", {"run": follow.run, "rank": follow.rank, "start": part.start, "end": part.end, "text": part.text})
+        ]

@@ -1,0 +1,1 @@
+"""The routes of the page, by subject. Each file has a list `ROUTES`."""

@@ -1,0 +1,79 @@
+"""One run: its facts, its curves, its ranks, and the two requests that a live one takes."""
+
+from __future__ import annotations
+
+from typing import Any, cast, get_args
+
+import msgspec
+from starlette.requests import Request
+from starlette.routing import Route
+
+from paceline.run.requests import request_stacks, request_stop
+from paceline.view.catalog import run_facts
+from paceline.view.page.answers import answering, number, text, whole
+from paceline.view.page.curves import Axis, curves
+from paceline.view.page.state import PageState
+from paceline.web.problem import Problem
+
+
+def facts(state: PageState, request: Request) -> Any:
+    id = request.path_params["id"]
+    place = state.place(id)
+    found = run_facts(place, state.filesystem)
+    line = state.listing.line(id)
+    series = state.curves.get(place)
+    return {
+        **msgspec.structs.asdict(found),
+        "id": id,
+        "kind": line.kind,
+        "parent": line.parent,
+        "metrics": series.metrics(),
+        "rows": series.rows,
+    }
+
+
+def series(state: PageState, request: Request) -> Any:
+    id, axis = text(request, "run"), text(request, "x", "step")
+    metrics = request.query_params.getlist("metric")
+    if axis not in get_args(Axis):
+        raise Problem(400, f"x must be one of {', '.join(get_args(Axis))}.")
+    if not 0 < len(metrics) <= 100:
+        raise Problem(400, "Name from 1 to 100 metrics.")
+    smooth = number(request, "smooth", 0.0) or 0.0
+    if not 0 <= smooth < 1:
+        raise Problem(400, "smooth must be at least 0 and less than 1.")
+    return curves(
+        id,
+        state.curves.get(state.place(id)),
+        metrics,
+        cast(Axis, axis),
+        pixels=whole(request, "pixels", 1200, least=1, most=10_000),
+        smooth=smooth,
+        low=number(request, "from"),
+        high=number(request, "to"),
+        log=text(request, "log", "") == "1",
+    )
+
+
+def stop(state: PageState, request: Request) -> Any:
+    _check_may_ask(state)
+    request_stop(state.place(request.path_params["id"]))
+    return {"stopping": True}
+
+
+def stacks(state: PageState, request: Request) -> Any:
+    _check_may_ask(state)
+    return request_stacks(state.place(request.path_params["id"]))
+
+
+def _check_may_ask(state: PageState) -> None:
+    if state.read_only:
+        raise Problem(403, "This server only shows runs: it was started with --read-only.")
+
+
+ROUTES = [
+    Route("/api/run/{id}", answering(facts)),
+    Route("/api/run/{id}/stop", answering(stop), methods=["POST"]),
+    Route("/api/run/{id}/stacks", answering(stacks), methods=["POST"]),
+    Route("/api/series", answering(series)),
+]

@@ -1,0 +1,99 @@
+"""What the routes of one server share: the list, the curves, and threads for everything that reads files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any, TypeVar
+
+from paceline.air.errors import PacelineError
+from paceline.storage.run_dir import resolve_storage
+from paceline.view.page.curves import CurveStore
+from paceline.view.page.interim_catalog import Catalog
+from paceline.view.page.listing import Listing
+from paceline.web.problem import Problem
+
+logger = logging.getLogger("paceline.view")
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.25
+_REMOTE_LOOK_SECONDS = 5.0
+_IDLE_SECONDS = 3.0
+"""Nobody looks at the list for that long: it is not kept up to date until somebody does."""
+_THREADS = 8
+
+
+class PageState:
+    """One per server. Its coroutines belong to the server's event loop; the rest may be used from any thread."""
+
+    def __init__(self, path: str, filesystem: Any = None, *, read_only: bool = False) -> None:
+        place = resolve_storage(path)
+        self.root = str(place)
+        self.filesystem = filesystem
+        self.read_only = read_only
+        self.started = time.time()
+        self.hostname = socket.gethostname()
+        self.listing = Listing(Catalog(path, filesystem), self.root)
+        self.curves = CurveStore(filesystem)
+        self.closing = asyncio.Event()
+        """Set when the server ends."""
+        self.streams = 0
+        """How many tabs follow."""
+        self.problem = ""
+        """Why the list cannot be kept up to date."""
+        self._look_seconds = _REMOTE_LOOK_SECONDS if isinstance(place, str) else _LOOK_SECONDS
+        self._asked = time.monotonic()
+        self._threads = ThreadPoolExecutor(_THREADS, "paceline-page")
+
+    def close(self) -> None:
+        """Called by the server when it ends, in its loop."""
+        self.closing.set()
+
+    def end(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do what reads files, or takes long, where it keeps nobody waiting."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    def place(self, id: str) -> str:
+        """The directory or URI of a run or a search; a Problem if there is none."""
+        try:
+            return self.listing.place(id)
+        except KeyError:
+            raise Problem(404, "There is no such run. It may have been deleted.") from None
+
+    def read_log(self, place: str, rank: int, **more: Any) -> Any:
+        """A part of what a rank printed. See view/logs.py."""
+        return import_module("paceline.view.logs").read_log(place, rank, filesystem=self.filesystem, **more)
+
+    def look(self) -> None:
+        """Bring the list up to date, unless that was done a moment ago."""
+        self._asked = time.monotonic()
+        self._look(self._asked - self._look_seconds)
+
+    async def watch(self) -> None:
+        """Keep the list up to date while somebody looks at it."""
+        while not self.closing.is_set():
+            if self.streams or time.monotonic() - self._asked < _IDLE_SECONDS:
+                await self.in_thread(self._look, time.monotonic())
+            pause = max(self._look_seconds, 4 * self.listing.look_seconds)  # at most a fifth of a core
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.closing.wait(), pause)
+
+    def _look(self, not_since: float) -> None:
+        try:
+            self.listing.look(not_since)
+            self.problem = ""
+        except Exception as error:  # the others can still be looked at, and it may pass
+            if str(error) != self.problem:
+                unexpected = None if isinstance(error, PacelineError | OSError) else error
+                logger.warning("The list of runs is not up to date: %s", error, exc_info=unexpected)
+            self.problem = str(error)
