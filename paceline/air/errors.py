@@ -16,6 +16,7 @@ PacelineError
 │   └── DataNotFoundError (FileNotFoundError)  no such file, or a pattern that matches none
 ├── RestoreError (RuntimeError)          a run that cannot be continued, and why
 │   └── NewerVersionError                a newer version of paceline has written its files
+├── LogsNotHereError (RuntimeError)      logs stay on the driver's machine, which is another one
 ├── RequestError (RuntimeError)          a live run that could not be asked for something, and why
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   ├── StartupTimeoutError              workers did not get ready in time
@@ -147,6 +148,10 @@ class RestoreError(PacelineError, RuntimeError):
 
 class NewerVersionError(RestoreError):
     """Files that a newer version of paceline has written."""
+
+
+class LogsNotHereError(PacelineError, RuntimeError):
+    """The logs of a run are on another machine."""
 
 
 class RequestError(PacelineError, RuntimeError):

@@ -14,9 +14,10 @@ from paceline.air.config import RunConfig
 from paceline.air.result import Result
 from paceline.run.callbacks import CallbackList
 from paceline.run.history import JournalHistory
+from paceline.run.log_times import LogTimes
 from paceline.run.loggers import default_loggers
 from paceline.run.spec import Trial
-from paceline.run.worker_logs import LogFollower, LogRotation
+from paceline.run.worker_logs import LogFollower, LogRotation, LogWatcher, older_log
 from paceline.storage.run_dir import RunDir
 
 
@@ -85,6 +86,7 @@ class Observers:
         self._progress = progress or make_progress(config.verbose)
         self._follower: LogFollower | None = None
         self._rotation: LogRotation | None = None
+        self._times: LogTimes | None = None
         self._new_rows: list[dict[str, Any]] = []
         self._closed = False
         self._is_over = False
@@ -116,7 +118,9 @@ class Observers:
         if logs:
             if self._config.verbose > 1:
                 self._follower = LogFollower(logs, from_end=continues)
-            self._rotation = LogRotation(logs, self._config.max_log_bytes, self._follower, self.warn)
+            self._times = LogTimes(logs, {rank: older_log(path) for rank, path in logs.items()})
+            watchers: list[LogWatcher] = [self._times, *([self._follower] if self._follower is not None else [])]
+            self._rotation = LogRotation(logs, self._config.max_log_bytes, watchers, self.warn, self._times.truncated)
         self.trial.status, self.trial.outcome = "RUNNING", None
         if not self._shares:
             self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
@@ -159,7 +163,8 @@ class Observers:
             self._callbacks.log_rows(self.trial, rows)
         else:
             self._callbacks.flush(force=False)
-        if self._rotation is not None:
+        if self._times is not None and self._rotation is not None:
+            self._times.look()
             self._rotation.look()
         # What a worker printed before it reported is in its log before the report is here.
         self._show_output(everything=bool(rows) and self._progress.is_due)
@@ -207,6 +212,8 @@ class Observers:
         self._progress.close()
         if self._rotation is not None:
             self._rotation.wait()
+        if self._times is not None:
+            self._times.close()
         if self._follower is not None:
             self._follower.close()
 
@@ -223,6 +230,8 @@ class Observers:
     def _show_remaining_output(self) -> None:
         if self._rotation is not None:
             self._rotation.wait()
+        if self._times is not None:
+            self._times.look(at_once=True)
         if self._follower is not None and not self._is_over:
             for rank, text in self._follower.drain():
                 self._progress.output(rank, text)

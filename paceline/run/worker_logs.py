@@ -14,8 +14,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from paceline.air.constants import OLDER_LOG_SUFFIX
 from paceline.storage.files import PRIVATE_FILE_MODE, write_all
@@ -209,23 +210,34 @@ MOST_PASSES = 10
 """How often a copy takes what was written meanwhile. Each time that is less, unless a writer is as fast as the copy."""
 
 
+class LogWatcher(Protocol):
+    """Somebody who looks at the logs while they grow."""
+
+    def pause(self, ranks: Iterable[int]) -> None: ...
+
+    def resume(self, moved: Mapping[int, int]) -> None: ...
+
+
 class LogRotation:
     """Looks at the logs now and then. Copying takes place in a thread, because a driver must not wait for a disk.
 
-    The follower leaves a log alone while it is copied, and learns where to continue.
+    Those who watch the logs leave one alone while it is copied, and learn where to continue.
     """
 
     def __init__(
         self,
         paths: Mapping[int, Path],
         limit: int | None,
-        follower: LogFollower | None = None,
+        watchers: Sequence[LogWatcher] = (),
         warn: Callable[[str], None] | None = None,
+        truncated: Callable[[int, int], None] | None = None,
     ) -> None:
+        """`truncated` is called in the thread, with a rank and the size of its older file."""
         self._paths = paths
         self._limit = limit
-        self._follower = follower
+        self._watchers = watchers
         self._warn = warn
+        self._truncated = truncated
         self._look_at = 0.0
         self._thread: threading.Thread | None = None
         self._copied: dict[int, int] = {}
@@ -244,19 +256,22 @@ class LogRotation:
         self._look_at = now + LOOK_EVERY_S * max(1.0, len(self._paths) / MANY_LOGS / 10)
         if due := [rank for rank, path in self._paths.items() if _size(path) > self._limit]:
             thread = threading.Thread(target=self._rotate, args=(due,), name="paceline-logs", daemon=True)
-            with contextlib.suppress(RuntimeError):  # no thread can be had now; perhaps in a second
+            for watcher in self._watchers:
+                watcher.pause(due)
+            try:
                 thread.start()
                 self._thread = thread
-                if self._follower is not None:
-                    self._follower.pause(due)
+            except RuntimeError:  # no thread can be had now; perhaps in a second
+                for watcher in self._watchers:
+                    watcher.resume({})
 
     def wait(self) -> None:
         """Let what has begun come to its end. It takes as long as copying the logs does."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-            if self._follower is not None:
-                self._follower.resume(self._copied)
+            for watcher in self._watchers:
+                watcher.resume(self._copied)
             self._copied = {}
             if self._problem is not None:
                 self._look_at = time.monotonic() + AFTER_FAILURE_S
@@ -267,7 +282,9 @@ class LogRotation:
     def _rotate(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             try:
-                self._copied[rank] = _move_content(self._paths[rank])
+                self._copied[rank] = size = _move_content(self._paths[rank])
+                if self._truncated is not None:
+                    self._truncated(rank, size)
             except OSError as error:
                 self._problem = error  # the log stays as it is
 

@@ -87,7 +87,7 @@ def test_a_grandchild_that_holds_the_descriptor_goes_on(log: Path) -> None:
 
 def test_the_follower_loses_and_repeats_nothing(log: Path) -> None:
     follower = LogFollower({0: log})
-    rotation = LogRotation({0: log}, LIMIT, follower)
+    rotation = LogRotation({0: log}, LIMIT, [follower])
     text, written, shown = lines(0, 60_000), 0, ""
     while written < len(text):
         for size in (1, 7, 30_000, 45_001):
@@ -103,7 +103,7 @@ def test_the_follower_loses_and_repeats_nothing(log: Path) -> None:
 
 def test_a_follower_that_lags_by_more_than_the_older_file_says_what_it_skips(log: Path) -> None:
     follower = LogFollower({0: log})
-    rotation = LogRotation({0: log}, LIMIT, follower)
+    rotation = LogRotation({0: log}, LIMIT, [follower])
     for start in (0, 10_000, 20_000):
         append(log, lines(start, 10_000))
         settle(rotation)
@@ -117,7 +117,7 @@ def test_a_follower_that_lags_by_more_than_the_older_file_says_what_it_skips(log
 def test_a_follower_whose_older_file_was_removed_goes_on(log: Path) -> None:
     follower = LogFollower({0: log})
     append(log, lines(0, 6000))
-    rotation = LogRotation({0: log}, LIMIT, follower)
+    rotation = LogRotation({0: log}, LIMIT, [follower])
     rotation.look(at_once=True)
 
     def was_moved() -> bool:
@@ -186,7 +186,7 @@ def test_what_is_lost_to_a_fast_writer_is_said(log: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", slow_pread)
         patch.setattr(worker_logs, "MOST_PASSES", 1)
-        settle(LogRotation({0: log}, LIMIT, follower))
+        settle(LogRotation({0: log}, LIMIT, [follower]))
     notice = "\n(130000 bytes of output are lost, written while this log was moved)\n"
     assert older_log(log).read_text() == lines(0, 20_000) + notice
     append(log, "new\n")
@@ -197,7 +197,7 @@ def test_what_is_lost_to_a_fast_writer_is_said(log: Path, monkeypatch: pytest.Mo
 
 def test_a_copy_that_fails_does_not_cost_the_older_file(log: Path) -> None:
     warnings: list[str] = []
-    rotation = LogRotation({0: log}, LIMIT, None, warnings.append)
+    rotation = LogRotation({0: log}, LIMIT, (), warnings.append)
     append(log, lines(0, 6000))
     settle(rotation)
     append(log, lines(6000, 6000))
@@ -217,7 +217,7 @@ def test_a_copy_that_fails_does_not_cost_the_older_file(log: Path) -> None:
 def test_a_log_that_cannot_be_copied_stays_as_it_is(log: Path) -> None:
     older_log(log).mkdir()
     warnings: list[str] = []
-    rotation = LogRotation({0: log}, LIMIT, None, warnings.append)
+    rotation = LogRotation({0: log}, LIMIT, (), warnings.append)
     append(log, lines(0, 6000))
     settle(rotation)
     settle(rotation)
