@@ -21,6 +21,7 @@ from paceline.web.traffic import Histogram, Traffic
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+    from prometheus_client.metrics_core import GaugeMetricFamily
     from prometheus_client.registry import CollectorRegistry
 
 Source: TypeAlias = "Callable[[], Iterable[Metric]]"
@@ -64,11 +65,16 @@ def gauge(name: str, help_text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, help_text, value=value)
 
 
-def info(series: str, help_text: str, /, **labels: str) -> Metric:
-    """Words about the server, as the labels of a series that is always 1."""
+def gauges(name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
+    """The same for several things that labels tell apart; to be filled."""
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(series, help_text, labels=list(labels))
+    return GaugeMetricFamily(name, help_text, labels=labels)
+
+
+def info(series: str, help_text: str, /, **labels: str) -> Metric:
+    """Words about the server, as the labels of a series that is always 1."""
+    family = gauges(series, help_text, *labels)
     family.add_metric([shown(text) for text in labels.values()], 1)
     return family
 

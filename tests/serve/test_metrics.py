@@ -15,7 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline import serve
-from tests.serve.serving import JSON, Gated, Server, Times, serving, until
+from tests.serve.serving import JSON, Gated, Server, Times, serving
+from tests.web.client import until
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

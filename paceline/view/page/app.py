@@ -10,18 +10,21 @@ from typing import Any
 from starlette.applications import Starlette
 
 from paceline.view.page.answers import not_found, wrong_method
+from paceline.view.page.metrics import metrics_route
 from paceline.view.page.routes import lists, pages, runs
 from paceline.view.page.session import PageGuard
 from paceline.view.page.state import PageState
+from paceline.web.traffic import Traffic
 
 
 class PageApplication(Starlette):
     """Starlette, with the guard in front of everything."""
 
     guard: PageGuard
+    traffic: Traffic
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.guard(scope, receive, send)
+        await self.guard(scope, receive, self.traffic.counted(scope, send))
 
     async def routed(self, scope: Any, receive: Any, send: Any) -> None:
         await super().__call__(scope, receive, send)
@@ -48,12 +51,15 @@ def application(
             await watching
             state.end()
 
-    routes = [*pages.ROUTES, *lists.ROUTES, *runs.ROUTES]
+    traffic = Traffic()
+    routes = [*pages.ROUTES, *lists.ROUTES, *runs.ROUTES, metrics_route(state, traffic)]
+    traffic.know(routes)
     app = PageApplication(routes=routes, lifespan=lifespan, exception_handlers={404: not_found, 405: wrong_method})
     app.router.redirect_slashes = False
     app.guard = PageGuard(
         app.routed, token=token, loopback=loopback, allowed_hosts=allowed_hosts, log=access_log, tls=tls
     )
+    app.traffic = traffic
     app.state.page = state
     app.state.page_token = app.guard.page_token
     return app
