@@ -11,10 +11,12 @@ PacelineError
 │   ├── CheckpointCorruptError           content does not match its manifest
 │   └── CheckpointNotFoundError (FileNotFoundError)
 ├── StorageError (OSError)               the run's storage refused: full, read-only, gone
-│   └── RunLockedError                   another driver is writing this trial directory
+│   ├── RunLockedError                   another driver is writing this trial directory
+│   └── JournalCorruptError              records in the middle of a journal are damaged
 ├── DataError (ValueError)               rows that cannot be read or made, with the file, column or function
 │   └── DataNotFoundError (FileNotFoundError)  no such file, or a pattern that matches none
 ├── RestoreError (RuntimeError)          a run that cannot be continued, and why
+│   ├── RunNotFoundError                 there is no run or search at a place
 │   └── NewerVersionError                a newer version of paceline has written its files
 ├── LogsNotHereError (RuntimeError)      logs stay on the driver's machine, which is another one
 ├── RequestError (RuntimeError)          a live run that could not be asked for something, and why
@@ -134,6 +136,10 @@ class RunLockedError(StorageError):
     """Another driver is writing this trial directory."""
 
 
+class JournalCorruptError(StorageError):
+    """A journal with a record that does not match its checksum, though whole records follow."""
+
+
 class DataError(PacelineError, ValueError):
     """Rows that cannot be read or made: names the file, the column or the function."""
 
@@ -156,6 +162,10 @@ class LogsNotHereError(PacelineError, RuntimeError):
 
 class RequestError(PacelineError, RuntimeError):
     """A driver was asked for something and cannot do it, or nobody drives the run."""
+
+
+class RunNotFoundError(RestoreError):
+    """There is no run or search at a place, or no such place."""
 
 
 class EngineError(PacelineError, RuntimeError):

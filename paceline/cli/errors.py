@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from paceline.air.errors import CheckpointCorruptError, ConfigError, PacelineError
+from paceline.air.errors import (
+    CheckpointCorruptError,
+    ConfigError,
+    JournalCorruptError,
+    PacelineError,
+    RunNotFoundError,
+)
 
 FAILED, USAGE, DAMAGED, INTERRUPTED = 1, 2, 3, 130
 
@@ -19,8 +25,8 @@ def code_of(error: BaseException) -> int:
     """The exit code of a command that ended with this error."""
     if isinstance(error, CommandError):
         return error.code
-    if isinstance(error, CheckpointCorruptError):
+    if isinstance(error, CheckpointCorruptError | JournalCorruptError):
         return DAMAGED
-    if isinstance(error, ConfigError | FileNotFoundError | NotADirectoryError):
+    if isinstance(error, ConfigError | RunNotFoundError | FileNotFoundError | NotADirectoryError):
         return USAGE
     return FAILED

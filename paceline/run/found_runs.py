@@ -17,7 +17,7 @@ from msgspec import Struct, UnsetType
 
 from paceline.air.config import CheckpointConfig
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import RestoreError, StorageError
+from paceline.air.errors import RestoreError, RunNotFoundError, StorageError
 from paceline.air.metrics import reported
 from paceline.air.result import Status
 from paceline.run.records import (
@@ -143,9 +143,9 @@ def does_not_exist(path: str, filesystem: Any, what: str) -> RestoreError | None
         if resolved.is_dir():
             return None
         problem = "is a file" if resolved.exists() else "does not exist"
-        return RestoreError(f"{path} {problem}: give the directory of {what}.")
+        return RunNotFoundError(f"{path} {problem}: give the directory of {what}.")
     store = FsspecFilesystem(resolved, filesystem)
-    return None if store.list() else RestoreError(f"{store.label} does not exist: give the URI of {what}.")
+    return None if store.list() else RunNotFoundError(f"{store.label} does not exist: give the URI of {what}.")
 
 
 RunStatus = Status | Literal["running", "killed", "pending"]

@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from paceline.air.errors import StorageError
+from paceline.air.errors import JournalCorruptError, StorageError
 from paceline.air.process import fault_point, own_pid
 from paceline.storage.files import PRIVATE_FILE_MODE, SharedSync, storage_error, sync_names, write_all
 
@@ -284,7 +284,7 @@ def records_in(lines: Iterable[bytes], start: int, label: str) -> Iterator[tuple
             if not line.endswith(b"\n"):  # the last line when it was read: whoever writes it may have gone on since
                 return
             if any(body_of(later) is not None for later in lines):
-                raise StorageError(
+                raise JournalCorruptError(
                     f"journal {label} is damaged at byte {offset}: a record there does not match its checksum, "
                     "though whole records follow. Restore the file from a copy; what stands before that byte is sound."
                 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from paceline.air.errors import NewerVersionError, RestoreError, StorageError
+from paceline.air.errors import NewerVersionError, RestoreError, RunNotFoundError, StorageError
 from paceline.run.found_runs import RunSummary, does_not_exist, summary_of_run_dir
 from paceline.storage import lock
 from paceline.storage.run_dir import RunDir, resolve_storage
@@ -54,7 +54,9 @@ def find(path: str | Path, filesystem: Any = None) -> Found:
     for folder in folders(str(place)):
         _add_folder(found, folder)
     if not (found.runs or found.searches or found.problems):
-        raise RestoreError(f"{path} holds no runs: no journal.jsonl and no search is in it or up to two levels below.")
+        raise RunNotFoundError(
+            f"{path} holds no runs: no journal.jsonl and no search is in it or up to two levels below."
+        )
     found.runs.sort(key=lambda run: run.started, reverse=True)
     found.searches.sort(key=lambda search: search.started, reverse=True)
     return found

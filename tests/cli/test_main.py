@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, ConfigError, RestoreError
+from paceline.air.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    ConfigError,
+    JournalCorruptError,
+    RestoreError,
+    RunNotFoundError,
+)
 from paceline.cli import main as module
 from paceline.cli.errors import CommandError, code_of
 from paceline.cli.main import COMMANDS, main, parser
@@ -64,6 +71,8 @@ def test_codes() -> None:
     assert code_of(ConfigError("x")) == 2
     assert code_of(CheckpointNotFoundError("x")) == 2
     assert code_of(RestoreError("x")) == 1
+    assert code_of(RunNotFoundError("x")) == 2
+    assert code_of(JournalCorruptError("x")) == 3
     assert code_of(OSError("x")) == 1
 
 
