@@ -210,10 +210,15 @@ class RunRecords:
         return 1 + max((record.attempt for record in self if isinstance(record, AttemptStarted)), default=-1)
 
     @property
+    def last_end(self) -> Ended | None:
+        """What the last driver wrote when it ended the run; None if it was cut off, or is at work."""
+        last = [record for record in self if isinstance(record, AttemptStarted | Ended)][-1:]
+        return last[0] if last and isinstance(last[0], Ended) else None
+
+    @property
     def ended_as(self) -> Status | None:
         """How the last driver ended the run; None if it was cut off, or is at work."""
-        last = [record for record in self if isinstance(record, AttemptStarted | Ended)][-1:]
-        return last[0].status if last and isinstance(last[0], Ended) else None
+        return self.last_end.status if self.last_end is not None else None
 
     @property
     def last_message(self) -> str:

@@ -100,6 +100,10 @@ class Mirror:
         for place in {place.partition("/")[0] for place in places.values()}:
             self._delete_staged(f"{prefix}/{place}")
 
+    def staged(self) -> list[str]:
+        """The names of files that ranks have uploaded and nobody has committed."""
+        return self.filesystem.list(_STAGING)
+
     def remove_staged(self, attempt: int | None = None) -> None:
         """Delete what the ranks of an attempt (None: of any) have uploaded and nobody has committed."""
         self.lease.check()

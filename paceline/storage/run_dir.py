@@ -173,16 +173,20 @@ class RunDir:
                 str(self.root),
             )
 
-    def sweep(self) -> list[Path]:
-        """Remove what a killed driver or worker left half-written or half-deleted. Call it with the lock held.
-
-        Returns what was removed. Nothing ever reads a leftover, so one that resists is left to the next sweep.
-        """
+    def leftovers(self) -> list[Path]:
+        """What a killed driver or worker left half-written or half-deleted: nothing ever reads it. Only looks."""
         try:
             with os.scandir(self.root) as entries:
-                leftovers = [self.root / entry.name for entry in entries if _is_leftover(entry.name)]
-        except FileNotFoundError:  # moved away or unmounted: nothing to sweep here
+                return [self.root / entry.name for entry in entries if _is_leftover(entry.name)]
+        except FileNotFoundError:  # moved away or unmounted
             return []
+
+    def sweep(self) -> list[Path]:
+        """Remove the leftovers; returns what was removed. Call it with the lock held.
+
+        One that resists is left to the next sweep.
+        """
+        leftovers = self.leftovers()
         for leftover in leftovers:
             with contextlib.suppress(StorageError):
                 delete_tree(leftover)
