@@ -80,12 +80,12 @@ class Result:
     @cached_property
     def metrics_dataframe(self) -> pandas.DataFrame:
         """Every row of the run; nested metrics are columns like "a/b"."""
-        return _frame(self._history.rows() if self._history else [])
+        return frame_of(self._history.rows() if self._history else [])
 
     @cached_property
     def rank_dataframe(self) -> pandas.DataFrame:
         """Every row that every rank reported."""
-        return _frame(self._history.rank_rows() if self._history else [])
+        return frame_of(self._history.rank_rows() if self._history else [])
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], filesystem: Any = None) -> Result:
@@ -137,7 +137,7 @@ def _name_next_best(ranked: list[Checkpoint]) -> None:
         checkpoint._next_best = None if following is checkpoint else following._where()
 
 
-def _frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
     """Rows become columns one by one: a list of them would take ten times the memory of the frame."""
     import pandas
 

@@ -173,7 +173,7 @@ def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
     if len(failures) > 1 or reason not in ("", "max_failures is 0"):
         lines.append(f"(attempt {last.attempt + 1}; {reason})")
     if len(cause.traceback.strip().splitlines()) > 1:  # otherwise it only repeats the message
-        lines += ["", *_excerpt(cause.traceback, 20)]
+        lines += ["", *excerpt(cause.traceback, 20)]
     if cause.hint:
         lines += ["", f"Hint: {cause.hint}"]
     lines += _other_ranks(last)
@@ -218,7 +218,7 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 160 else line[:157] + "..."
 
 
-def _excerpt(text: str, count: int) -> list[str]:
+def excerpt(text: str, count: int) -> list[str]:
     """The part next to the failure: of a traceback the user's first frames and the end, of a stack dump
     the beginning."""
     lines = text.rstrip().splitlines()

@@ -57,6 +57,8 @@ class CheckpointFacts(Struct, kw_only=True):
     metrics: dict[str, Any]
     """What was reported with it."""
     damaged: bool = False
+    missing: bool = False
+    """The run did not delete it, but it is not there, or has no manifest."""
     path: str = ""
     """Its directory or URI; empty if it is gone."""
 
@@ -176,5 +178,6 @@ def _checkpoints(
             time=record.time or float(number_in(record.row, "timestamp")),
             metrics=reported(record.row),
             damaged=gone is not None and gone.reason is not None,
+            missing=gone is None and not is_kept,
             path=present[number] if is_kept else "",
         )
