@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from paceline.air.words import counted
 from paceline.cli.errors import FAILED
 from paceline.cli.output import GREEN, RED, YELLOW, add_format, heading, write, write_csv, write_json, write_pairs
 from paceline.cli.table import Cell, Styled, cell
@@ -56,7 +57,7 @@ def _write_report(rows: list[dict[str, Any]]) -> None:
     if not any(counts.values()):
         heading("Nothing is wrong.")
     else:
-        said = [f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count]
+        said = [counted(count, level) for level, count in counts.items() if count]
         heading(f"Found {' and '.join(said)}.")
 
 

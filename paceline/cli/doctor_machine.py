@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.air.resources import usable_cores
+from paceline.air.words import counted, size_text
 from paceline.cli.findings import Finding, Level
-from paceline.cli.output import size_text, span_text
+from paceline.cli.output import span_text
 from paceline.engine.local import drivers, linux
 from paceline.engine.local.processes import marked_by
 from paceline.engine.places import usable_memory, visible_gpus
@@ -50,7 +51,7 @@ def sweep() -> list[Finding]:
 
     ended = drivers.sweep()
     temporary.sweep()
-    what = f"ended {ended} process{'es' if ended != 1 else ''} that killed drivers had left behind"
+    what = f"ended {counted(ended, 'process', 'processes')} that killed drivers had left behind"
     return [Finding(RUNS, "swept", what if ended else "no processes of killed drivers were left")]
 
 
@@ -246,14 +247,12 @@ def _drivers() -> Iterator[Finding]:
         yield Finding(RUNS, "live drivers", f"cannot be found: {error}", "warning")
         return
     live = drivers.live_drivers()
-    said = [
-        f"process {driver.pid} with {len(driver.runs)} run{'s' if len(driver.runs) != 1 else ''}" for driver in live
-    ]
+    said = [f"process {driver.pid} with {counted(len(driver.runs), 'run')}" for driver in live]
     yield Finding(RUNS, "live drivers", ", ".join(said) or "none")
     left = drivers.left_behind()
     if not left:
         yield Finding(RUNS, "killed drivers", "left nothing behind")
         return
     count = sum(len(marked_by(driver.identity)) for driver in left)
-    text = f"{len(left)} left {count} process{'es' if count != 1 else ''} and their own files behind"
+    text = f"{len(left)} left {counted(count, 'process', 'processes')} and their own files behind"
     yield Finding(RUNS, "killed drivers", text, "warning", "paceline doctor --fix ends and removes them.")

@@ -17,8 +17,18 @@ from paceline.air.errors import PacelineError
 from paceline.cli.errors import INTERRUPTED, USAGE, code_of
 
 COMMANDS = {
-    "dash": "show runs and searches in a browser",
+    "ls": "list runs and searches",
+    "show": "one run or search on one screen",
+    "best": "the best trial, run or checkpoint by a metric",
+    "diff": "compare the configurations and metrics of runs",
+    "export": "write a run as CSV, Parquet or an HTML report",
+    "stacks": "where every rank of a live run is now",
+    "top": "the live runs of this machine",
+    "stop": "stop a live run or search at its next report",
+    "verify": "compare checkpoints with their hashes",
+    "gc": "remove what killed runs left behind",
     "doctor": "look for problems of this machine and installation",
+    "dash": "show runs and searches in a browser",
     "serve": "serve the model of a run or checkpoint over HTTP",
     "port": "change programs written for Ray Train, Tune or AIR",
     "completion": "print a script that completes commands in a shell",
@@ -89,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def complain(message: str) -> None:
     """One line for the user about what is wrong; names of files and runs cannot do anything to the terminal."""
-    from paceline.run.display import printable
+    from paceline.air.words import printable
 
     text = " ".join(printable(message).split("\n")).encode("utf-8", "replace").decode()
     print(f"paceline: {text}", file=sys.stderr)

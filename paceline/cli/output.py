@@ -19,12 +19,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from paceline.air.words import printable, value_text
 from paceline.cli.table import Cell, Column, Styled, cell, pair_lines, table_lines
-from paceline.run.display import printable
 
 FORMATS = ("table", "json", "csv")
 GREEN, YELLOW, RED, DIM, BOLD = "32", "33", "31", "2", "1"
-_STYLES = {"running": GREEN, "failed": RED, "killed": RED, "damaged": RED, "interrupted": YELLOW, "pending": DIM}
+_STYLES = {
+    "running": GREEN,
+    "failed": RED,
+    "killed": RED,
+    "damaged": RED,
+    "unreadable": RED,
+    "interrupted": YELLOW,
+    "pending": DIM,
+}
 _TERMINAL_CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 
@@ -77,8 +85,11 @@ def write_rows(
         write_table(columns, shown)
 
 
-def write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]]) -> None:
-    write_lines(table_lines(columns, rows, terminal_width(), colors=has_colors()))
+def write_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], indent: str = "") -> None:
+    width = terminal_width()
+    room = None if width is None else max(width - len(indent), 1)
+    lines = table_lines(columns, rows, room, colors=has_colors())
+    write_lines(f"{indent}{line}".rstrip() for line in lines)
 
 
 def write_pairs(pairs: Iterable[tuple[str, Cell]], indent: str = "  ") -> None:
@@ -134,26 +145,25 @@ def _csv_cell(value: Any) -> Any:
     return value
 
 
+def painted(text: str, status: str) -> str:
+    """Text in the color of a status, if there are colors."""
+    return f"\x1b[{_STYLES[status]}m{text}\x1b[0m" if status in _STYLES and has_colors() else text
+
+
 def status_cell(status: str) -> Cell:
     return Styled(status, _STYLES[status]) if status in _STYLES else status
 
 
 def number_text(value: Any) -> str:
     """A metric or a parameter, short."""
+    return "" if value is None else cell(value_text(value))
+
+
+def whole_text(value: Any) -> str:
+    """The same in full."""
     if isinstance(value, float):
         return f"{value:.5g}"
-    return "" if value is None else cell(value)
-
-
-def size_text(size: int | None) -> str:
-    """Bytes, short: at most four digits."""
-    if size is None:
-        return ""
-    amount, units = float(size), iter(["B", "KiB", "MiB", "GiB", "TiB", "PiB"])
-    unit = next(units)
-    while amount >= 1000 and unit != "PiB":
-        amount, unit = amount / 1024, next(units)
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+    return cell(json.dumps(plain(value), ensure_ascii=False, default=str) if isinstance(value, list | dict) else value)
 
 
 def age_text(since: float | None, now: float | None = None) -> str:

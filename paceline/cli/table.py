@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.run.display import cell_width, printable
+from paceline.air.words import printable
+from paceline.run.display import cell_width
 
 GAP = 2
 NARROWEST_FOLD = 14

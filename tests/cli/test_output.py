@@ -26,14 +26,6 @@ def test_signs_that_cannot_be_encoded_do_not_end_the_command(capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (1536, "1.5 KiB"), (150 << 20, "150 MiB"), (3 << 50, "3.0 PiB")],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert output.size_text(size) == text
-
-
-@pytest.mark.parametrize(
     ("seconds", "text"), [(-5, "0 s"), (0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200000, "2 d")]
 )
 def test_spans(seconds: float, text: str) -> None:

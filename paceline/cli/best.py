@@ -1,0 +1,136 @@
+"""``paceline best``: the best checkpoint of a run, the best trial of a search, or the best of several runs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.air.metrics import flattened, nested_get
+from paceline.cli.errors import FAILED, USAGE, CommandError
+from paceline.cli.output import add_format, number_text, write_csv, write_json, write_table
+from paceline.cli.places import add_path, broken, found_at, shown_place
+from paceline.cli.table import Column, cell
+from paceline.run.found_runs import RunSummary
+from paceline.tune.experiment.summary import ExperimentSummary
+from paceline.view.catalog import run_facts
+
+DESCRIPTION = """\
+Ranks what is at PATH and prints the best, by default one. Of one run: the checkpoints that are kept. Of a search: its
+trials, by the last value that each reported. Of several runs: these, by their last value. The metric and its mode are
+those of the run or search, unless they are given. Failed runs and trials are left out, as in get_best_result().
+"""
+
+COLUMNS = [
+    Column("value", "VALUE", right=True),
+    Column("iteration", "ITERATION", right=True),
+    Column("path", "PATH", folds=True),
+    Column("params", "PARAMETERS", folds=True),
+]
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """What can be the best, and the metric it is judged by."""
+
+    rows: list[dict[str, Any]]
+    metric: str | None
+    mode: str | None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_path(parser, "a run, a search, or several runs")
+    parser.add_argument("--metric", metavar="NAME", help='what to rank by; nested metrics as "a/b"')
+    parser.add_argument("--mode", choices=("min", "max"), help="whether lower or higher is better")
+    parser.add_argument("-n", type=_count, default=1, dest="count", metavar="N", help="how many (default: %(default)s)")
+    add_format(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print the best."""
+    candidates = _candidates(given.path)
+    metric, mode = given.metric or candidates.metric, given.mode or candidates.mode
+    if metric is None or mode is None:
+        missing = "--metric and --mode" if metric is None else "--mode"
+        raise CommandError(f"{given.path} does not say what is best: give {missing}.", USAGE)
+    scored = [(value, row) for row in candidates.rows if (value := _number(row["metrics"], metric)) is not None]
+    if not scored:
+        known = dict.fromkeys(name for row in candidates.rows for name in flattened(row["metrics"]))
+        there = f"There are: {', '.join(list(known)[:20])}." if known else "Nothing was reported."
+        raise CommandError(f"Nothing in {given.path} has a number for {metric!r}. {there}", USAGE if known else FAILED)
+    ranked = sorted(scored, key=lambda each: each[0] if mode == "min" else -each[0])[: given.count]
+    rows = [{"metric": metric, "mode": mode, "value": value, **row} for value, row in ranked]
+    if given.format == "json":
+        write_json(rows)
+    elif given.format == "csv":
+        write_csv(rows)
+    else:
+        _write(rows, metric)
+    return 0
+
+
+def _candidates(path: str) -> _Candidates:
+    found = found_at(path)
+    if not found.runs and not found.searches:
+        raise broken(found)
+    if len(found.searches) == 1 and not found.runs:
+        return _trials(found.searches[0])
+    if len(found.runs) == 1 and not found.searches:
+        return _checkpoints(found.runs[0])
+    everything = [*found.runs, *(trial for search in found.searches for trial in search.trials)]
+    attributes = {(run.score_attribute, run.score_order) for run in found.runs if run.score_attribute}
+    metric, mode = attributes.pop() if len(attributes) == 1 else (None, None)
+    return _Candidates([_row(run) for run in everything if run.status != "failed"], metric, mode)
+
+
+def _trials(search: ExperimentSummary) -> _Candidates:
+    rows = [{**_row(trial), "params": trial.params} for trial in search.trials if trial.status != "failed"]
+    metric = search.metric if isinstance(search.metric, str) else None
+    return _Candidates(rows, metric, search.mode if isinstance(search.mode, str) else None)
+
+
+def _row(summary: RunSummary) -> dict[str, Any]:
+    reached = summary.reached
+    return {"path": summary.path, "iteration": reached.iteration, "status": summary.status, "metrics": reached.metrics}
+
+
+def _checkpoints(summary: RunSummary) -> _Candidates:
+    facts = run_facts(summary.path)
+    rows = [
+        {"path": each.path, "iteration": each.iteration, "number": each.number, "metrics": each.metrics}
+        for each in facts.checkpoints
+        if each.kept
+    ]
+    if not rows:
+        raise CommandError(f"{shown_place(summary.path)} has no checkpoint that is kept.", FAILED)
+    return _Candidates(rows, facts.score_attribute, facts.score_order if facts.score_attribute else None)
+
+
+def _number(metrics: Mapping[str, Any], metric: str) -> float | None:
+    value = nested_get(metrics, metric)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if is_number else None
+
+
+def _write(rows: list[dict[str, Any]], metric: str) -> None:
+    columns = [Column("value", cell(metric), right=True), *COLUMNS[1:]]
+    write_table(
+        columns,
+        [
+            {
+                "value": number_text(row["value"]),
+                "iteration": f"{row['iteration']:g}",
+                "path": cell(shown_place(row["path"])),
+                "params": " ".join(f"{cell(k)}={number_text(v)}" for k, v in flattened(row.get("params", {})).items()),
+            }
+            for row in rows
+        ],
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)

@@ -1,0 +1,130 @@
+"""``paceline export``: a run or a search as a file that other programs, or people, read."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from paceline.air.words import counted, printable
+from paceline.cli.errors import USAGE, CommandError
+from paceline.cli.output import write, write_csv, write_json
+from paceline.cli.places import add_path, one_at, shown_place
+from paceline.run.found_runs import RunSummary
+from paceline.storage.run_dir import without_odd_characters
+from paceline.tune.experiment.summary import ExperimentSummary
+
+if TYPE_CHECKING:
+    import pandas
+
+DESCRIPTION = """\
+Writes the rows of a run as CSV or Parquet, or a report in one HTML file: curves, metrics, configuration and failure.
+Of a search it writes one row for each trial. Rows have the metrics that were reported, training_iteration, time_total_s
+and timestamp; nested metrics are columns like "a/b".
+"""
+
+FORMATS = ("csv", "parquet", "html")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_path(parser, "a run, a trial or a search")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("-o", "--output", metavar="FILE", help="- for standard output (default: named like the run)")
+    parser.add_argument("--ranks", action="store_true", help="one row for each report and rank")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("--format", choices=("table", "json", "csv"), default="table", help="of what is printed")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Write the file, and say where it is."""
+    if given.to not in FORMATS:
+        later = " Checkpoints cannot be exported yet." if given.to == "safetensors" else ""
+        raise CommandError(f"--to {given.to}: choose {', '.join(FORMATS)}.{later}", USAGE)
+    if given.ranks and given.to == "html":
+        raise CommandError("--ranks is for CSV and Parquet.", USAGE)
+    found = one_at(given.path)
+    if given.ranks and isinstance(found, ExperimentSummary):
+        raise CommandError("--ranks is for runs: name a trial of the search.", USAGE)
+    target = given.output or f"{_name(found)}.{given.to}"
+    rows, save = _content(found, given.to, given.ranks)
+    if target == "-":
+        if given.to == "parquet" and sys.stdout.isatty():
+            raise CommandError("Parquet is not for a terminal: give a file with -o.", USAGE)
+        sys.stdout.flush()
+        save(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return 0
+    with _new_file(Path(target), given.force) as file:
+        save(file)
+    row = {"path": found.path, "to": given.to, "file": target, "rows": rows}
+    if given.format == "json":
+        write_json(row)
+    elif given.format == "csv":
+        write_csv([row])
+    else:
+        write(f"{printable(target)}: {counted(rows, 'row')} of {printable(shown_place(found.path))}")
+    return 0
+
+
+def _content(found: RunSummary | ExperimentSummary, to: str, ranks: bool) -> tuple[int, Callable[[Any], None]]:
+    """How many rows there are, and what writes them into an open file."""
+    if to == "html":
+        from paceline.view.report_html import run_report, search_report
+
+        if isinstance(found, ExperimentSummary):
+            rows, text = len(found.trials), search_report(found)
+        else:
+            rows, text = int(found.reached.iteration), run_report(found.path)
+        return rows, lambda file: file.write(text.encode("utf-8", "replace"))
+    from paceline.view.frames import run_frame, search_frame
+
+    frame = search_frame(found) if isinstance(found, ExperimentSummary) else run_frame(found.path, ranks=ranks)
+    return len(frame), lambda file: _save_frame(frame, to, file)
+
+
+def _save_frame(frame: pandas.DataFrame, to: str, file: BinaryIO) -> None:
+    if to == "csv":
+        frame.to_csv(file, index=False)
+    else:
+        _as_plain_columns(frame).to_parquet(file, index=False)
+
+
+def _as_plain_columns(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Parquet has one type for each column: where numbers and texts are mixed, all become text."""
+    import pyarrow
+
+    for name in [each for each in frame.columns if frame[each].dtype.kind == "O"]:
+        try:
+            pyarrow.array(frame[name], from_pandas=True)
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+            frame[name] = frame[name].map(lambda value: None if value != value or value is None else str(value))
+    return frame
+
+
+def _name(found: RunSummary | ExperimentSummary) -> str:
+    ending = "" if isinstance(found, ExperimentSummary) else f"_{found.trial_id}"
+    return without_odd_characters(f"{found.name}{ending}") or "run"
+
+
+@contextlib.contextmanager
+def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
+    """A file that appears when it is complete."""
+    if path.is_dir():
+        raise CommandError(f"{path} is a directory: name a file.", USAGE)
+    if os.path.lexists(path) and not force:
+        raise CommandError(f"{path} exists already: give another name with -o, or --force to replace it.", USAGE)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

@@ -1,0 +1,102 @@
+"""What a path on the command line means: a run, a search, or a directory or URI that has some."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from paceline.air.secrets import without_credentials
+from paceline.cli.errors import DAMAGED, FAILED, USAGE, CommandError
+from paceline.cli.output import note
+from paceline.run.found_runs import RunSummary, summary_of
+from paceline.storage.run_dir import default_storage_root
+from paceline.tune.experiment.summary import ExperimentSummary, experiment_summary_of
+from paceline.view.catalog import Found, find
+from paceline.view.live import local_directory
+
+PATH_HELP = "directory or URI, or a name as `paceline ls` shows it"
+
+
+def add_path(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("path", metavar="PATH", help=f"{what}: {PATH_HELP}")
+
+
+def place(given: str) -> str:
+    """The path or URI that is meant. A name that is not found here is looked up in the results directory."""
+    if "://" in given or os.path.lexists(os.path.expanduser(given)):
+        return given
+    below = default_storage_root() / given
+    return str(below) if not os.path.isabs(given) and below.exists() else given
+
+
+def found_at(given: str) -> Found:
+    """All that is there."""
+    return find(place(given))
+
+
+def one_at(given: str) -> RunSummary | ExperimentSummary:
+    """The run or search at a path; of several, the newest, which is said."""
+    found = found_at(given)
+    everything = sorted(all_of(found), key=lambda each: each.started, reverse=True)
+    if not everything:
+        raise broken(found)
+    if len(everything) > 1:
+        note(f"{given} has {len(everything)} runs and searches; this is the newest, {shown_place(everything[0].path)}")
+    return everything[0]
+
+
+def all_of(found: Found) -> list[RunSummary | ExperimentSummary]:
+    return [*found.runs, *found.searches]
+
+
+def run_at(given: str, doing: str) -> RunSummary:
+    """The same where only a run will do."""
+    found = one_at(given)
+    if not isinstance(found, RunSummary):
+        message = f"{shown_place(found.path)} is a search; name one of its trials to {doing} it, as ls lists them."
+        raise CommandError(message, USAGE)
+    return found
+
+
+def live_at(given: str) -> RunSummary | ExperimentSummary:
+    """The live run or search at a path; the only one there is, if none is live."""
+    path = place(given)
+    if "://" in path:
+        path = local_directory(path.rstrip("/")) or path
+    found = found_at(path)
+    everything = all_of(found)
+    live = [each for each in everything if each.alive] or everything
+    if not live:
+        raise broken(found)
+    if len(live) > 1:
+        names = ", ".join(shown_place(each.path) for each in live[:5]) + (", ..." if len(live) > 5 else "")
+        kind = "are live" if live[0].alive else "are there, none of them live"
+        raise CommandError(f"Name one run or search: {len(live)} {kind} in {given}: {names}.", USAGE)
+    return live[0]
+
+
+def is_alive(found: RunSummary | ExperimentSummary) -> bool:
+    """Whether it still has a driver."""
+    summary = summary_of(found.path) if isinstance(found, RunSummary) else experiment_summary_of(found.path)
+    return summary.alive
+
+
+def broken(found: Found) -> CommandError:
+    """The error for a place where all that there is cannot be read."""
+    problem = found.problems[0]
+    return CommandError(problem.message, DAMAGED if problem.damaged else FAILED)
+
+
+def shown_place(path: str) -> str:
+    """A place without credentials, and short if it is below the working directory."""
+    if "://" in path:
+        return without_credentials(path)
+    here = Path.cwd()
+    return os.path.relpath(path, here) if Path(path).is_relative_to(here) and Path(path) != here else path
+
+
+def name_below(path: str, root: str) -> str:
+    """What is left of a path below another; its last part if they are the same."""
+    inside = path.removeprefix(root.rstrip("/") + "/") if path != root else ""
+    return inside if inside and inside != path else path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,42 @@
+"""``paceline stacks``: where every rank of a live run is now."""
+
+from __future__ import annotations
+
+import argparse
+
+from paceline.air.words import printable
+from paceline.cli.output import add_format, heading, write, write_csv, write_json
+from paceline.cli.places import add_path, live_at
+from paceline.run.requests import request_stacks
+
+DESCRIPTION = """\
+Prints the Python stacks of all threads of every rank, also of ranks that hang. The workers write them themselves, so no
+debugger and no special rights are needed. Training goes on.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_path(parser, "a live run or trial")
+    parser.add_argument("--rank", type=int, action="append", metavar="N", help="only this rank; may be repeated")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="for the answer (default: %(default)s)"
+    )
+    add_format(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Ask, and print the answer."""
+    stacks = request_stacks(live_at(given.path).path, timeout_s=given.timeout)
+    rows = [{"rank": rank, "stack": text} for rank, text in stacks.items() if not given.rank or rank in given.rank]
+    if given.format == "json":
+        write_json(rows)
+    elif given.format == "csv":
+        write_csv(rows)
+    else:
+        for number, row in enumerate(rows):
+            if number:
+                write("")
+            heading(f"rank {row['rank']}")
+            for line in printable(str(row["stack"])).rstrip().splitlines():
+                write(f"  {line}")
+    return 0

@@ -1,0 +1,44 @@
+"""``paceline stop``: asks the driver of a live run or search to end it at the next report."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from paceline.cli.output import add_format, write, write_csv, write_json
+from paceline.cli.places import add_path, is_alive, live_at, shown_place
+from paceline.run.requests import request_stop
+
+DESCRIPTION = """\
+Asks for a graceful stop, as Ctrl-C in the driver's terminal does: every rank ends at its next report, and the run can
+be continued later. Of a search, all its trials stop. The command returns when the driver has agreed.
+"""
+
+_POLL_S = 0.2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_path(parser, "a live run, trial or search")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="for the answer (default: %(default)s)"
+    )
+    parser.add_argument("--wait", action="store_true", help="return when the run has ended")
+    add_format(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Ask, and say so."""
+    live = live_at(given.path)
+    request_stop(live.path, timeout_s=given.timeout)
+    while given.wait and is_alive(live):
+        time.sleep(_POLL_S)
+    row = {"path": live.path, "stop": "requested", "ended": given.wait}
+    if given.format == "json":
+        write_json(row)
+    elif given.format == "csv":
+        write_csv([row])
+    elif given.wait:
+        write(f"{shown_place(live.path)} has stopped.")
+    else:
+        write(f"{shown_place(live.path)} stops at its next report.")
+    return 0

@@ -1,0 +1,204 @@
+"""``paceline top``: the live runs of this machine, and what their ranks take of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.air.words import counted, size_text
+from paceline.cli.ls import progress_text, run_row
+from paceline.cli.output import (
+    add_format,
+    age_text,
+    has_colors,
+    terminal_width,
+    write,
+    write_csv,
+    write_json,
+    write_table,
+)
+from paceline.cli.places import name_below, shown_place
+from paceline.cli.table import Cell, Column, cell, table_lines
+from paceline.storage.run_dir import default_storage_root
+from paceline.view.live import LiveRun, Usage, live_runs
+
+DESCRIPTION = """\
+Shows the live runs of your drivers on this machine, and of each rank the memory and the share of a core that its
+processes take. RATE is in reports per second, lately. The picture is renewed until you press q or Ctrl-C; with --once,
+in a pipe, or as JSON it is printed once.
+"""
+
+SAMPLE_S = 0.5
+"""How long the use of cores is measured for what is printed once."""
+MOST_RANKS = 16
+"""Ranks are listed if all runs together have so many at most, or on request."""
+
+COLUMNS = [
+    Column("name", "RUN", folds=True),
+    Column("progress", "PROGRESS", right=True),
+    Column("rate", "RATE", right=True),
+    Column("cpu", "CPU", right=True),
+    Column("memory", "MEMORY", right=True),
+    Column("processes", "PROCESSES", right=True),
+    Column("age", "AGE", right=True),
+    Column("driver", "DRIVER", right=True),
+]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="print once and end")
+    parser.add_argument(
+        "--interval", type=_seconds, default=2.0, metavar="S", help="between two looks (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--ranks", action="store_true", help=f"list every rank, also if there are more than {MOST_RANKS}"
+    )
+    add_format(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Show the runs once, or until the user has seen enough."""
+    if given.once or given.format != "table" or not sys.stdout.isatty():
+        rows = _rows(*_two_looks(SAMPLE_S))
+        if given.format == "json":
+            write_json(rows)
+        elif given.format == "csv":
+            write_csv([{**run, **rank} for run in rows for rank in run.pop("ranks") or [{}]])
+        elif rows:
+            write_table(COLUMNS, list(_cells(rows, given.ranks)))
+        else:
+            write("No run is live.")
+        return 0
+    _watch(given.interval, given.ranks)
+    return 0
+
+
+def _two_looks(seconds: float) -> tuple[list[LiveRun], list[LiveRun]]:
+    """A share of a core is known only from two looks."""
+    before = live_runs()
+    if before:
+        time.sleep(seconds)
+    return before, live_runs() if before else []
+
+
+def _rows(before: list[LiveRun], now: list[LiveRun]) -> list[dict[str, Any]]:
+    """The runs as JSON has them."""
+    earlier = {each.summary.path: each for each in before}
+    return [_row(each, earlier.get(each.summary.path)) for each in now]
+
+
+def _row(live: LiveRun, before: LiveRun | None) -> dict[str, Any]:
+    row = {**run_row(live.summary, live.summary.path, None), "name": _name(live.summary.path)}
+    wanted = ("name", "path", "trainer", "workers", "attempts", "iteration", "most_iterations", "started", "metrics")
+    earlier = before or LiveRun(summary=live.summary, driver=live.driver, rate=None, seen=live.seen)
+    seconds = live.seen - earlier.seen
+    ranks = [{"rank": rank, **_usage(usage, earlier.ranks.get(rank), seconds)} for rank, usage in live.ranks.items()]
+    total = _usage(live.usage, earlier.usage, seconds)
+    return {**{key: row[key] for key in wanted}, "rate": live.rate, "driver": live.driver, **total, "ranks": ranks}
+
+
+def _name(path: str) -> str:
+    """What other commands take: the path, or what of it is below the results directory."""
+    root = str(default_storage_root().absolute())
+    return name_below(path, root) if path.startswith(f"{root}/") else shown_place(path)
+
+
+def _usage(usage: Usage, before: Usage | None, seconds: float) -> dict[str, Any]:
+    is_known = before is not None and seconds > 0 and usage.cpu_s >= before.cpu_s  # less, if one of them has ended
+    cpu = (usage.cpu_s - before.cpu_s) / seconds if is_known and before is not None else None
+    return {"cpu": cpu, "memory": usage.memory, "processes": usage.processes}
+
+
+def _cells(rows: list[dict[str, Any]], all_ranks: bool) -> Iterator[dict[str, Cell]]:
+    lists_ranks = all_ranks or sum(len(row["ranks"]) for row in rows) <= MOST_RANKS
+    for row in rows:
+        yield {
+            "name": cell(row["name"]),
+            "progress": progress_text({"kind": "run", **row}),
+            "rate": f"{row['rate']:.3g}/s" if row["rate"] is not None else "",
+            "age": age_text(row["started"]),
+            "driver": f"{row['driver']}",
+            **_usage_cells(row),
+        }
+        if lists_ranks:
+            for rank in row["ranks"]:
+                yield {"name": f"  rank {rank['rank']}", **_usage_cells(rank)}
+        elif row["ranks"]:
+            yield {"name": f"  {counted(len(row['ranks']), 'rank')}: see --ranks"}
+
+
+def _usage_cells(row: dict[str, Any]) -> dict[str, Cell]:
+    if not row["processes"]:
+        return {}
+    cpu = f"{row['cpu']:.0%}" if row["cpu"] is not None else ""
+    return {"cpu": cpu, "memory": size_text(row["memory"]), "processes": f"{row['processes']}"}
+
+
+def _watch(interval: float, all_ranks: bool) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    before: list[LiveRun] = []
+    with _keys(), Live(screen=True, auto_refresh=False) as picture:
+        while True:
+            now = live_runs()
+            rows = _rows(before, now)
+            height = shutil.get_terminal_size().lines
+            title = f"{counted(len(rows), 'live run')}, {time.strftime('%H:%M:%S')}   (q to quit)"
+            lines = [
+                title,
+                "",
+                *table_lines(COLUMNS, list(_cells(rows, all_ranks)), terminal_width(), colors=has_colors()),
+            ]
+            if len(lines) > height:
+                lines = [*lines[: height - 1], f"... and {len(lines) - height + 1} more lines: see paceline top --once"]
+            picture.update(Text.from_ansi("\n".join(lines)), refresh=True)
+            before = now
+            if _quits_within(interval):
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[None]:
+    """Keys arrive as they are pressed, and are not shown."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    settings = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
+
+
+def _quits_within(seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if not sys.stdin.isatty():
+            time.sleep(left)
+        elif select.select([sys.stdin], [], [], left)[0]:
+            key = os.read(sys.stdin.fileno(), 1)
+            if key in (b"q", b"Q", b""):
+                return True
+    return False
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
+    return seconds

@@ -1,0 +1,86 @@
+"""``paceline verify``: whether checkpoints and journals are as they were written."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import msgspec
+
+from paceline.air.constants import CHECKPOINT_MANIFEST_FILE
+from paceline.air.words import counted, printable, size_text
+from paceline.cli.errors import DAMAGED, FAILED
+from paceline.cli.output import add_format, painted, write, write_csv, write_json
+from paceline.cli.places import add_path, found_at, place, shown_place
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.run_dir import resolve_storage
+from paceline.view.integrity import Verified, verify_checkpoint, verify_run
+
+DESCRIPTION = """\
+Reads every checkpoint that is kept and compares it with the hashes in its manifest, and reads every record of the
+journals. PATH may be one checkpoint, a run, a search, or a directory of them. Remote checkpoints are downloaded.
+
+The exit code is 3 if something is damaged.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_path(parser, "a checkpoint, a run, a search, or several of them")
+    add_format(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Print what was read; 3 if something is damaged, 1 if something could not be read."""
+    found: list[Verified] = []
+    for each in _verified(given.path):
+        found.append(each)
+        if given.format == "table":
+            _write(each)
+    rows = [msgspec.to_builtins(each) for each in found]
+    if given.format == "json":
+        write_json(rows)
+    elif given.format == "csv":
+        write_csv(rows)
+    else:
+        _write_counts(found)
+    states = {each.state for each in found}
+    return DAMAGED if "damaged" in states else FAILED if "unreadable" in states else 0
+
+
+def _verified(given: str) -> Iterator[Verified]:
+    path = place(given)
+    if _is_checkpoint(path):
+        yield verify_checkpoint(path)
+        return
+    found = found_at(path)
+    for problem in found.problems:
+        yield Verified("journal", problem.path, "damaged" if problem.damaged else "unreadable", problem=problem.message)
+    for summary in found.runs:
+        yield from verify_run(summary.path)
+    for search in found.searches:
+        for trial in search.trials:
+            if trial.status != "pending":
+                yield from verify_run(trial.path)
+
+
+def _is_checkpoint(path: str) -> bool:
+    resolved = resolve_storage(path)
+    if isinstance(resolved, str):
+        return FsspecFilesystem(resolved).exists(CHECKPOINT_MANIFEST_FILE)
+    return (resolved / CHECKPOINT_MANIFEST_FILE).is_file()
+
+
+def _write(each: Verified) -> None:
+    """A line at once: hashing a large checkpoint takes its time."""
+    state = painted(f"{each.state:<10}", each.state)
+    size = size_text(each.size) if each.size else ""
+    write(f"{state}  {size:>9}  {printable(shown_place(each.path))}")
+    if each.problem:
+        write(f"            {printable(each.problem)}")
+
+
+def _write_counts(found: list[Verified]) -> None:
+    checkpoints = [each for each in found if each.kind == "checkpoint"]
+    bad = sum(each.state in ("damaged", "unreadable") for each in found)
+    said = f"{counted(len(checkpoints), 'checkpoint')} and {counted(len(found) - len(checkpoints), 'journal')} read"
+    write(f"{said}, {bad} of them damaged or unreadable." if bad else f"{said}, nothing is damaged.")

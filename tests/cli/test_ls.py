@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.run.display import cell_width
+from tests.cli.conftest import HOSTILE, Cli, Runs, fit
+
+
+def rows(cli: Cli, *arguments: object) -> dict[str, dict[str, Any]]:
+    said = cli("ls", *arguments, "--json")
+    assert said.code == 0, said
+    return {row["name"]: row for row in json.loads(said.out)}
+
+
+def test_it_lists_runs_and_searches_with_what_they_reached(runs: Runs, cli: Cli) -> None:
+    found = rows(cli, runs.root)
+    statuses = {name: row["status"] for name, row in found.items()}
+    assert statuses == {
+        "finished": "finished",
+        "failed": "failed",
+        "killed": "killed",
+        "live": "running",
+        "bitten": "finished",
+        "rotten": "finished",
+        "search": "finished",
+        f"damaged/{Path(runs.damaged).name}": "damaged",
+    }
+    row = found["finished"]
+    assert (row["iteration"], row["most_iterations"], row["attempts"], row["workers"]) == (3, 10, 1, 2)
+    assert (row["metric"], row["best"], row["last"]) == ("loss", 1 / 3, 1 / 3)
+    assert row["size"] > 0
+    assert row["path"] == runs.finished
+    assert row["ended"] > row["started"] > 0
+    assert found["search"]["trials"] == {"all": 4, "finished": 3, "failed": 1}
+    assert (found["search"]["metric"], found["search"]["best"]) == ("loss", 2)
+    assert "the data has a hole" in found["failed"]["error"]
+
+
+def test_the_table_has_a_line_for_each(runs: Runs, cli: Cli) -> None:
+    said = cli("ls", runs.root)
+    assert said.code == 0
+    lines = {line.split()[0]: line for line in said.out.splitlines()}
+    assert lines["NAME"].split() == ["NAME", "STATUS", "PROGRESS", "METRIC", "BEST", "LAST", "AGE", "SIZE"]
+    assert lines["finished"].split()[1:6] == ["finished", "3/10", "loss", "0.33333", "0.33333"]
+    assert lines["search"].split()[1:6] == ["finished", "4/4", "trials", "loss", "2"]
+    assert "damaged" in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_the_trials_of_a_search_have_their_parameters(runs: Runs, cli: Cli) -> None:
+    found = rows(cli, runs.search)
+    assert sorted(row["params"]["x"] for row in found.values()) == [1, 2, 3, 4]
+    assert {row["kind"] for row in found.values()} == {"trial"}
+    assert [row["last"] for row in found.values() if row["params"]["x"] == 4] == [17]
+    assert "x=4" in cli("ls", runs.search).out
+
+
+def test_sorting_puts_what_has_no_value_last(runs: Runs, cli: Cli) -> None:
+    order = [row["params"]["x"] for row in json.loads(cli("ls", runs.search, "--sort-by", "x", "--json").out)]
+    assert order == [1, 2, 3, 4]
+    order = [
+        row["params"]["x"] for row in json.loads(cli("ls", runs.search, "--sort-by", "loss", "--reverse", "--json").out)
+    ]
+    assert order == [4, 3, 2, 1]
+    names = [row["name"] for row in json.loads(cli("ls", runs.root, "--sort-by", "iteration", "--json").out)]
+    assert names[-2:] == ["search", f"damaged/{Path(runs.damaged).name}"]
+    said = cli("ls", runs.root, "--sort-by", "nothing")
+    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert "iteration" in said.err
+
+
+def test_filters_and_metrics(runs: Runs, cli: Cli) -> None:
+    assert set(rows(cli, runs.root, "--status", "failed", "--status", "killed")) == {"failed", "killed"}
+    row = rows(cli, runs.root, "--metric", "acc/top1")["finished"]
+    assert (row["metric"], row["best"], row["last"]) == ("acc/top1", None, 0.2)
+    assert cli("ls", runs.root, "--status", "unknown").code == 2
+
+
+def test_the_results_directory_is_the_default(
+    runs: Runs, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "nowhere"))
+    assert (cli("ls").code, cli("ls").out) == (0, "There are no runs yet.\n")
+    assert cli("ls", "--json").out == "[]\n"
+    monkeypatch.setenv("PACELINE_RESULTS_DIR", str(runs.root))
+    assert "finished" in rows(cli)
+
+
+def test_names_that_ls_shows_can_be_given_to_commands(
+    runs: Runs, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PACELINE_RESULTS_DIR", str(runs.root))
+    monkeypatch.chdir(tmp_path)
+    for name, row in rows(cli).items():
+        if row["kind"] != "problem":
+            shown = json.loads(cli("show", name, "--json").out)
+            assert shown["path"] == row["path"]
+
+
+def test_runs_of_one_experiment_have_longer_names(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    for number in range(2):
+        shutil.copytree(runs.finished, tmp_path / "experiment" / f"run_{number}")
+    assert set(rows(cli, tmp_path)) == {"experiment/run_0", "experiment/run_1"}
+    assert set(rows(cli, tmp_path / "experiment")) == {"run_0", "run_1"}
+
+
+def test_hostile_names_do_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    path = fit(tmp_path, "hostile", {"says": HOSTILE, "metrics": {HOSTILE: 1.0}})
+    os.rename(path, tmp_path / "hostile" / f"x{HOSTILE}".replace("/", ""))
+    for options in ([], ["--metric", HOSTILE], ["--json"], ["--format", "csv"], ["--metric", HOSTILE, "--json"]):
+        said = cli("ls", tmp_path / "hostile", *options)
+        assert said.code == 0, said
+        assert not {"\x1b", "\x07", "\x9b"} & set(said.out + said.err), options
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_of_any_width_shows_everything(width: int, runs: Runs) -> None:
+    said = in_terminal(width, "ls", str(runs.root))
+    for text in ("finished", "killed", "running", "4/4 trials", "3/10", "0.33333"):
+        assert text in said.replace("\n", " ") or text in said
+    assert all(cell_width(line) <= width for line in said.splitlines())
+
+
+def in_terminal(width: int, *arguments: str) -> str:
+    """What a command prints in a terminal, without colors."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline.cli.main", *arguments],
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    os.close(follower)
+    said = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(leader)
+    assert process.wait(60) == 0
+    return said.decode().replace("\r\n", "\n")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.cli.conftest import HOSTILE, Cli, Runs, fit
+
+
+def test_a_failed_run_shows_the_rank_the_users_line_and_how_to_continue(runs: Runs, cli: Cli) -> None:
+    said = cli("show", runs.failed).out
+    assert "rank 1" in said
+    assert "the data has a hole" in said
+    assert 'raise ValueError("the data has a hole")' in said
+    assert "conftest.py" in said
+    assert f"DataParallelTrainer.restore('{runs.failed}'" in said
+    row = json.loads(cli("show", runs.failed, "--json").out)
+    assert (row["status"], row["failures"][-1]["rank"]) == ("failed", 1)
+
+
+def test_a_finished_run_has_config_metrics_and_checkpoints(runs: Runs, cli: Cli) -> None:
+    said = cli("show", runs.finished).out
+    for text in ("status     finished", "iteration  3/10", "best loss  0.33333", "lr     0.1", "acc/top1  0.2"):
+        assert text in said, text
+    assert "To continue" not in said
+    lines = said.splitlines()
+    number = next(number for number, line in enumerate(lines) if "CHECKPOINT" in line)
+    assert [line.split()[:3] for line in lines[number + 1 :][:2]] == [["1", "2", "0.5"], ["2", "3", "0.33333"]]
+    row = json.loads(cli("show", runs.finished, "--json").out)
+    assert row["config"] == {"train_loop_config": {"steps": 3, "lr": 0.1}}
+    assert [each["kept"] for each in row["checkpoints"]] == [False, True, True]
+    assert row["how_to_continue"] == ""
+
+
+def test_a_live_and_a_killed_run(runs: Runs, cli: Cli) -> None:
+    said = cli("show", runs.live).out
+    assert "status     running" in said
+    assert "To continue" not in said
+    said = cli("show", runs.killed).out
+    assert "status     killed" in said
+    assert "To continue" in said
+
+
+def test_a_search_has_its_best_and_its_failed_trials(runs: Runs, cli: Cli) -> None:
+    said = cli("show", runs.search).out
+    assert "Best trial" in said
+    assert "x  1" in said
+    assert "Failed trials" in said
+    assert "x is three" in said
+    row = json.loads(cli("show", runs.search, "--json").out)
+    assert (row["kind"], row["best"], len(row["all_trials"])) == ("search", 2, 4)
+
+
+def test_a_trial_names_its_search(runs: Runs, cli: Cli) -> None:
+    trial = json.loads(cli("ls", runs.search, "--json").out)[0]["path"]
+    assert runs.search in cli("show", trial).out
+
+
+def test_many_keys_are_counted_and_shown_on_request(cli: Cli, tmp_path: Path) -> None:
+    path = fit(tmp_path, "many", {f"key_{number}": number for number in range(40)})
+    short, long = cli("show", path).out, cli("show", path, "--all").out
+    assert "key_39" not in short
+    assert "and 34 more: see --all" in short
+    assert "key_39" in long
+    assert "key_39" in cli("show", path, "--json").out
+
+
+def test_of_several_runs_it_shows_the_newest_and_says_so(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    for name in (runs.finished, runs.failed):
+        shutil.copytree(name, tmp_path / "experiment" / Path(name).name)
+    said = cli("show", tmp_path / "experiment")
+    assert "status     failed" in said.out
+    assert "2 runs and searches" in said.err
+
+
+def test_hostile_texts(cli: Cli, tmp_path: Path) -> None:
+    path = fit(tmp_path, "hostile", {HOSTILE: HOSTILE, "metrics": {HOSTILE: HOSTILE}})
+    for options in ([], ["--all"], ["--json"], ["--format", "csv"]):
+        said = cli("show", path, *options)
+        assert said.code == 0, said
+        assert not {"\x1b", "\x07", "\x9b"} & set(said.out), options

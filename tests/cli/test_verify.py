@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from paceline.storage.run_dir import RunDir
+from tests.cli.conftest import Cli, RemoteRuns, Runs
+
+
+def test_everything_that_is_kept_is_read(runs: Runs, cli: Cli) -> None:
+    said = cli("verify", runs.finished)
+    assert said.code == 0
+    assert said.out.endswith("2 checkpoints and 1 journal read, nothing is damaged.\n")
+    rows = json.loads(cli("verify", runs.search, "--json").out)
+    assert {row["state"] for row in rows} == {"ok"}
+    assert sum(row["kind"] == "checkpoint" for row in rows) == 8
+
+
+def test_a_damaged_checkpoint_is_named(runs: Runs, cli: Cli) -> None:
+    said = cli("verify", runs.rotten)
+    assert said.code == 3
+    assert "dict_checkpoint.pkl" in said.out
+    assert [row["state"] for row in json.loads(cli("verify", runs.rotten, "--json").out)] == ["ok", "ok", "damaged"]
+    checkpoint = f"{runs.rotten}/checkpoint_000002"
+    assert cli("verify", checkpoint).code == 3
+    assert cli("verify", f"{runs.rotten}/checkpoint_000001").code == 0
+
+
+def test_damage_in_a_journal_is_found(runs: Runs, cli: Cli) -> None:
+    rows = json.loads(cli("verify", runs.bitten, "--json").out)
+    assert [(row["kind"], row["state"]) for row in rows] == [
+        ("journal", "damaged"),
+        ("checkpoint", "ok"),
+        ("checkpoint", "ok"),
+    ]
+
+
+def test_all_runs_below_a_directory(runs: Runs, cli: Cli) -> None:
+    said = cli("verify", runs.root, "--json")
+    assert said.code == 3
+    damaged = {row["path"] for row in json.loads(said.out) if row["state"] == "damaged"}
+    assert damaged == {runs.damaged, f"{runs.bitten}/journal.jsonl", f"{runs.rotten}/checkpoint_000002"}
+
+
+def test_checkpoints_that_are_gone(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    run_dir = RunDir(Path(shutil.copytree(runs.finished, tmp_path / "run")))
+    shutil.rmtree(run_dir.checkpoint(1))  # an older one, which its user did not need
+    assert cli("verify", run_dir.root).code == 0
+    (run_dir.checkpoint(2) / "MANIFEST.json").unlink()
+    said = cli("verify", run_dir.root)
+    assert (said.code, "MANIFEST.json" in said.out) == (3, True)
+    shutil.rmtree(run_dir.checkpoint(2))
+    assert cli("verify", run_dir.root).code == 3
+
+
+def test_a_damaged_checkpoint_on_a_store(remote: RemoteRuns, cli: Cli, runs: Runs) -> None:
+    assert cli("verify", f"{remote.finished}/checkpoint_000002").code == 0
