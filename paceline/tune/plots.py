@@ -72,6 +72,16 @@ def save_plot(
     return path
 
 
+def importances(observations: Sequence[Observation], mode: str, most: int = _MOST_FOR_IMPORTANCES) -> dict[str, float]:
+    """How much of the metric's variance each parameter explains, from 0 to 1, the largest first."""
+    _check_enough_to_draw("param_importances", observations, _chosen_params(observations, None, "param_importances"))
+    with _named_extra(), _quiet():
+        from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+        evaluator = FanovaImportanceEvaluator(seed=_EVALUATOR_SEED)
+        return get_param_importances(study_of(evenly(observations, most), mode), evaluator=evaluator)
+
+
 def _chosen_params(
     observations: Sequence[Observation], asked: Sequence[str] | None, kind: PlotKind
 ) -> list[str] | None:
@@ -142,14 +152,14 @@ def _domain(values: list[Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if all(_is_number(value) for value in values):
-        low, high, log = min(values), max(values), _by_magnitude(values)
+        low, high, log = min(values), max(values), by_magnitude(values)
         if all(isinstance(value, int) for value in values):
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)
     return CategoricalDistribution(list(dict.fromkeys(map(_text, values))))
 
 
-def _by_magnitude(values: list[float]) -> bool:
+def by_magnitude(values: list[float]) -> bool:
     """Whether the values are spread over magnitudes: their median is then nearer to the geometric centre."""
     low, high = min(values), max(values)
     if low <= 0 or high / low < _LOG_FROM:
@@ -236,5 +246,5 @@ def _named_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"Plots need optuna, plotly, matplotlib and scikit-learn: pip install 'paceline[plots]' ({error})."
+            f"This needs optuna, plotly, matplotlib and scikit-learn: pip install 'paceline[plots]' ({error})."
         ) from error

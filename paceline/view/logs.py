@@ -7,9 +7,11 @@ storage: those of a run there can be read on the machine that drove it.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import re
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -52,6 +54,19 @@ class LogLine(Struct):
     """When the driver saw that it was there, in seconds since the epoch; None if that is not known."""
     text: str
     """Without its end."""
+    start: int = 0
+    """Its position in the log of its rank."""
+
+
+class MergedPart(Struct):
+    """A part of several ranks' logs, in the order of time."""
+
+    lines: list[LogLine]
+    starts: dict[int, int]
+    """Where the part begins in the log of each rank."""
+    ends: dict[int, int]
+    older: bool
+    """Something comes before it."""
 
 
 def ranks_of(path: str | Path, filesystem: Any = None) -> list[int]:
@@ -119,6 +134,33 @@ def merged(
     logs = [_Log(run_dir, rank) for rank in _chosen(run_dir, ranks)]
     lines = heapq.merge(*(log.lines(since) for log in logs), key=_moment)
     return (line for line in lines if grep is None or grep.search(line.text))
+
+
+def merged_part(
+    path: str | Path,
+    ranks: Collection[int] | None = None,
+    *,
+    before: Mapping[int, int] | None = None,
+    max_bytes: int = 256 * 1024,
+    filesystem: Any = None,
+) -> MergedPart:
+    """The last lines of several ranks, or those before the `starts` of an earlier part; about `max_bytes` of them.
+
+    It begins at one moment for all ranks: what a rank printed before it comes with the part before this one.
+    """
+    run_dir = _logs_of(path)
+    chosen = _chosen(run_dir, ranks if before is None else before.keys(), missing_is_fine=before is not None)
+    share = max(max_bytes // max(len(chosen), 1), 4096)
+    parts = {rank: read_log(path, rank, before=(before or {}).get(rank), max_bytes=share) for rank in chosen}
+    found = {rank: list(_Log(run_dir, rank, part.start).lines(end=part.end)) for rank, part in parts.items()}
+    begins = max((_moment(found[rank][0]) for rank, part in parts.items() if part.older and found[rank]), default=0.0)
+    kept = {rank: [line for line in lines if _moment(line) >= begins] for rank, lines in found.items()}
+    return MergedPart(
+        list(heapq.merge(*kept.values(), key=_moment)),
+        {rank: lines[0].start if lines else parts[rank].end for rank, lines in kept.items()},
+        {rank: part.end for rank, part in parts.items()},
+        any(part.older for part in parts.values()) or any(len(kept[rank]) < len(found[rank]) for rank in kept),
+    )
 
 
 def follow(
@@ -228,7 +270,7 @@ class _Log:
         self._times = read_times(times_path(self._path)) or Times()
         self._older_times = read_times(times_path(older_log(self._path))) or Times()
         try:
-            newer = os.stat(self._path)
+            newer = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
             raise _no_log(self._run_dir, self._rank) from None
         except OSError as error:
@@ -259,14 +301,15 @@ class _Log:
             pieces.append(_read(self._path, begin - self._base, end - begin, least=self._newer))
         return b"".join(pieces)
 
-    def lines(self, since: float | None = None, *, is_over: bool = True) -> Iterator[LogLine]:
+    def lines(self, since: float | None = None, *, is_over: bool = True, end: int | None = None) -> Iterator[LogLine]:
         """The lines behind what was given out so far. Without `is_over` an unfinished one is left for later."""
         self.look()
+        stop = self.size if end is None else min(end, self.size)
         self._position = max(self._position, self.first)
         if since is not None:
             self._position = max(self._position, self._position_at(since))
         last, rest, offset = 0.0, b"", self._position
-        while chunk := self.read(offset, min(offset + LONGEST_LINE, self.size)):
+        while chunk := self.read(offset, min(offset + LONGEST_LINE, stop)):
             offset += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
@@ -281,8 +324,8 @@ class _Log:
             yield self._line(rest, last, len(rest))
 
     def _line(self, line: bytes, moment: float, length: int) -> LogLine:
-        self._position += length
-        return LogLine(self._rank, moment or None, line.rstrip(b"\r").decode("utf-8", "replace"))
+        start, self._position = self._position, self._position + length
+        return LogLine(self._rank, moment or None, line.rstrip(b"\r").decode("utf-8", "replace"), start)
 
     def _time_at(self, position: int) -> float:
         """When what ends there was written, as far as it is known; 0.0 if not."""
@@ -315,7 +358,7 @@ def _version(path: Path) -> tuple[int, int]:
 def _read(path: Path, offset: int, length: int, *, least: int = 0, file: int = 0) -> bytes:
     """Nothing if it is another file, or shorter than it was: then other bytes are there now."""
     try:
-        with open(path, "rb") as opened:
+        with open(_open_regular(path), "rb") as opened:
             opened.seek(offset)
             content = opened.read(length)
             found = os.fstat(opened.fileno())
@@ -324,3 +367,12 @@ def _read(path: Path, offset: int, length: int, *, least: int = 0, file: int = 0
         return b""
     except OSError as error:
         raise storage_error(error, path, "reading the log") from error
+
+
+def _open_regular(path: Path) -> int:
+    """A log is a file. A link in somebody's directory could lead to any file of the reader's; a pipe has no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
+    return descriptor

@@ -6,12 +6,12 @@ import gzip
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from paceline.air.errors import PacelineError, RequestError
 from paceline.view.page.encoding import encode
@@ -83,6 +83,20 @@ def problem_answer(problem: Problem, headers: dict[str, str] | None = None) -> R
     """What is said instead of an answer."""
     own = {name.decode(): value.decode() for name, value in problem.headers}
     return Response(problem.content(), problem.status, {**own, **(headers or {})}, media_type="application/json")
+
+
+class Streamed(StreamingResponse):
+    """An answer that comes in pieces. However it ends, `at_end` is called, also if it never began."""
+
+    def __init__(self, pieces: AsyncIterator[bytes], at_end: Callable[[], None], **more: Any) -> None:
+        super().__init__(pieces, **more)
+        self._at_end = at_end
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._at_end()
 
 
 async def not_found(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from paceline.view.page.answers import not_found, wrong_method
 from paceline.view.page.metrics import metrics_route
-from paceline.view.page.routes import lists, pages, runs
+from paceline.view.page.routes import checkpoints, comparing, lists, logs, pages, runs, searches
 from paceline.view.page.session import PageGuard
 from paceline.view.page.state import PageState
 from paceline.web.traffic import Traffic
@@ -52,7 +52,8 @@ def application(
             state.end()
 
     traffic = Traffic()
-    routes = [*pages.ROUTES, *lists.ROUTES, *runs.ROUTES, metrics_route(state, traffic)]
+    subjects = (pages, lists, comparing, runs, logs, checkpoints, searches)
+    routes = [*(route for subject in subjects for route in subject.ROUTES), metrics_route(state, traffic)]
     traffic.know(routes)
     app = PageApplication(routes=routes, lifespan=lifespan, exception_handlers={404: not_found, 405: wrong_method})
     app.router.redirect_slashes = False

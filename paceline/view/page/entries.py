@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from paceline.air.metrics import nested_get
 from paceline.run.found_runs import RunSummary
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import Problem
@@ -139,12 +138,6 @@ def _flatten(metrics: dict[str, Any], prefix: str, flat: dict[str, float | None]
             _flatten(value, f"{prefix}{name}/", flat, most)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             flat[prefix + name] = _number(value)
-
-
-def score(trial: TrialSummary, metric: str) -> float | None:
-    """The last value of a trial's metric; None unless it is a finite number."""
-    value = nested_get(trial.reached.metrics, metric)
-    return _number(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _number(value: float) -> float | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from paceline.run.found_runs import RunSummary
+from paceline.tune.experiment.summary import ExperimentSummary
 from paceline.view.page.encoding import encode
 from paceline.view.page.entries import FIELDS, Line, line_of
 from paceline.view.page.interim_catalog import Catalog
@@ -41,7 +43,9 @@ class Listing:
         self._version = 0
         self._lines: OrderedDict[str, tuple[int, Line]] = OrderedDict()
         self._removed: deque[tuple[int, str]] = deque(maxlen=_MOST_REMOVED)
-        self._ids: dict[str, str] = {}
+        self.ids: dict[str, str] = {}
+        """Of runs and trials, by their paths."""
+        self._searches: dict[str, ExperimentSummary] = {}
         self._look_lock = threading.Lock()
         self._lock = threading.Lock()
         self._packed: tuple[int, bytes] = (-1, b"")
@@ -64,12 +68,15 @@ class Listing:
 
     def _take(self, changes: Any) -> None:
         for entry in changes.changed:
-            if entry.kind in ("run", "trial"):
-                self._ids[entry.summary.path] = entry.id
-        lines = [line_of(entry, self._root, self._ids) for entry in changes.changed]
+            if isinstance(entry.summary, RunSummary):
+                self.ids[entry.summary.path] = entry.id
+            elif isinstance(entry.summary, ExperimentSummary):
+                self._searches[entry.id] = entry.summary
+        lines = [line_of(entry, self._root, self.ids) for entry in changes.changed]
         with self._lock:
             self._version += 1
             for id in changes.removed:
+                self._searches.pop(id, None)
                 if self._lines.pop(id, None) is not None:
                     self._removed.append((self._version, id))
             for line in lines:
@@ -87,6 +94,10 @@ class Listing:
     def line(self, id: str) -> Line:
         """One entry; KeyError if there is none."""
         return self._lines[id][1]
+
+    def search(self, id: str) -> ExperimentSummary | None:
+        """The search of an id; None if it is something else."""
+        return self._searches.get(id)
 
     def lines(self) -> list[Line]:
         with self._lock:

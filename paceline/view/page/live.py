@@ -15,9 +15,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from paceline.air.errors import PacelineError
+from paceline.view.logs import read_log
 from paceline.view.page.curves import Axis, cursor_of, new_rows
 from paceline.view.page.encoding import encode
-from paceline.web.problem import RETRY, Problem
+from paceline.web.problem import Problem
 
 if TYPE_CHECKING:
     from paceline.view.page.state import PageState
@@ -88,25 +89,19 @@ class Stream:
     async def events(self) -> AsyncIterator[bytes]:
         """Until the server ends; that the tab is gone is noticed by whoever sends them."""
         state = self._state
-        if state.streams >= MOST_STREAMS:
-            raise Problem(503, f"{MOST_STREAMS} tabs follow this server already. Close some of them.", headers=RETRY)
-        state.streams += 1
-        try:
-            yield b"retry: 1000\n\n"
-            silent = PING_SECONDS  # the first one at once: the page knows then that the stream works
-            while not state.closing.is_set():
-                found = await state.in_thread(self._collect)
-                if found:
-                    yield b"".join(found)
-                    silent = 0.0
-                elif silent >= PING_SECONDS:
-                    yield b"event: ping\ndata: {}\n\n"
-                    silent = 0.0
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(state.closing.wait(), TICK_SECONDS)
-                silent += TICK_SECONDS
-        finally:
-            state.streams -= 1
+        yield b"retry: 1000\n\n"
+        silent = PING_SECONDS  # the first one at once: the page knows then that the stream works
+        while not state.closing.is_set():
+            found = await state.in_thread(self._collect)
+            if found:
+                yield b"".join(found)
+                silent = 0.0
+            elif silent >= PING_SECONDS:
+                yield b"event: ping\ndata: {}\n\n"
+                silent = 0.0
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(state.closing.wait(), TICK_SECONDS)
+            silent += TICK_SECONDS
 
     def _collect(self) -> list[bytes]:
         """What is new in anything that the tab shows."""
@@ -144,7 +139,7 @@ class Stream:
     def _log(self, follow: LogWish) -> list[tuple[str, Any]]:
         try:
             place = self._state.place(follow.run)
-            part = self._state.read_log(place, follow.rank, start=follow.offset, max_bytes=MOST_LOG_BYTES)
+            part = read_log(place, follow.rank, start=follow.offset, max_bytes=MOST_LOG_BYTES)
         except (Problem, PacelineError, FileNotFoundError):
             return []
         if part.end <= follow.offset:

@@ -9,14 +9,15 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from typing import Any, TypeVar
 
 from paceline.air.errors import PacelineError
 from paceline.storage.run_dir import resolve_storage
 from paceline.view.page.curves import CurveStore
+from paceline.view.page.importances import ImportanceStore
 from paceline.view.page.interim_catalog import Catalog
 from paceline.view.page.listing import Listing
+from paceline.view.page.machine import Machine
 from paceline.web.problem import Problem
 
 logger = logging.getLogger("paceline.view")
@@ -42,10 +43,13 @@ class PageState:
         self.hostname = socket.gethostname()
         self.listing = Listing(Catalog(path, filesystem), self.root)
         self.curves = CurveStore(filesystem)
+        self.importances = ImportanceStore()
+        self.machine = Machine(self.hostname)
         self.closing = asyncio.Event()
         """Set when the server ends."""
         self.streams = 0
         """How many tabs follow."""
+        self.downloads = 0
         self.problem = ""
         """Why the list cannot be kept up to date."""
         self._look_seconds = _REMOTE_LOOK_SECONDS if isinstance(place, str) else _LOOK_SECONDS
@@ -63,16 +67,19 @@ class PageState:
         """Do what reads files, or takes long, where it keeps nobody waiting."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
+    def soon(self, work: Callable[[], Any]) -> None:
+        """Do it in a thread, and do not wait for it; if the server is ending, at once."""
+        try:
+            self._threads.submit(work)
+        except RuntimeError:
+            work()
+
     def place(self, id: str) -> str:
         """The directory or URI of a run or a search; a Problem if there is none."""
         try:
             return self.listing.place(id)
         except KeyError:
             raise Problem(404, "There is no such run. It may have been deleted.") from None
-
-    def read_log(self, place: str, rank: int, **more: Any) -> Any:
-        """A part of what a rank printed. See view/logs.py."""
-        return import_module("paceline.view.logs").read_log(place, rank, filesystem=self.filesystem, **more)
 
     def look(self) -> None:
         """Bring the list up to date, unless that was done a moment ago."""

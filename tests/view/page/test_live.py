@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.view.page import live
+from paceline.view.page.routes import lists
 from tests.view.journals import attempt, header, row, write
 from tests.view.page.paging import Page, showing
 from tests.web.client import read_all, until
@@ -122,7 +122,7 @@ def test_odd_last_event_ids(page: Page) -> None:
 
 
 def test_streams_are_counted(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_STREAMS", 1)
+    monkeypatch.setattr(lists, "MOST_STREAMS", 1)
     state = page.running._server.config.app.state.page  # type: ignore[union-attr]
     with page.stream(list="x") as events:
         events.next("list")

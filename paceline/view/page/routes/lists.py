@@ -1,4 +1,4 @@
-"""All runs: the list, small curves for it, comparisons, and the stream that keeps a tab up to date."""
+"""All runs: the list, small curves for it, and the stream that keeps a tab up to date."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import Any
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.air.errors import PacelineError
-from paceline.view.catalog import run_facts
-from paceline.view.page.answers import answering, ids_in, packed_answer, problem_answer, state_of, text, whole
+from paceline.view.page.answers import Streamed, answering, ids_in, packed_answer, problem_answer, state_of, text, whole
 from paceline.view.page.curves import spark
-from paceline.view.page.live import Stream, Wishes
+from paceline.view.page.live import MOST_STREAMS, Stream, Wishes
 from paceline.view.page.state import PageState
-from paceline.web.problem import Problem
+from paceline.web.problem import RETRY, Problem
 
 _LONGEST_WISHES = 60_000
 
@@ -37,42 +36,24 @@ def sparks(state: PageState, request: Request) -> Any:
     return found
 
 
-def compare(state: PageState, request: Request) -> Any:
-    """The configurations of runs, only where they differ."""
-    from importlib import import_module
-
-    differing = import_module("paceline.view.compare").differing
-    ids = ids_in(request)
-    configs = {id: _config(state, id) for id in ids}
-    different = differing(configs)
-    keys = {key for config in configs.values() for key in differing({"": config, " ": {}})}
-    runs = [msgspec.structs.asdict(state.listing.line(id)) for id in ids]
-    return {"runs": runs, "differing": different, "same": len(keys - different.keys())}
-
-
-def _config(state: PageState, id: str) -> dict[str, Any]:
-    facts = run_facts(state.place(id), state.filesystem)
-    config = facts.config or {}
-    loop = config.get("train_loop_config")
-    return loop if isinstance(loop, dict) and len(config) == 1 else config
-
-
 async def live(request: Request) -> Response:
     """See live.py."""
+    state, kind = state_of(request), "text/event-stream"
+    if request.method == "HEAD":
+        return Response(media_type=kind)
     try:
-        wishes = _wishes(request)
-        events = Stream(state_of(request), wishes, request.headers.get("last-event-id", "")).events()
-        first = await anext(events)
+        stream = Stream(state, _wishes(request), request.headers.get("last-event-id", ""))
     except Problem as problem:
         return problem_answer(problem)
+    if state.streams >= MOST_STREAMS:
+        text = f"{MOST_STREAMS} tabs follow this server already. Close some of them."
+        return problem_answer(Problem(503, text, headers=RETRY))
+    state.streams += 1
 
-    async def all_events() -> Any:
-        yield first
-        async for event in events:
-            yield event
+    def end() -> None:
+        state.streams -= 1
 
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(all_events(), media_type="text/event-stream", headers=headers)
+    return Streamed(stream.events(), end, media_type=kind, headers={"cache-control": "no-store"})
 
 
 def _wishes(request: Request) -> Wishes:
@@ -88,6 +69,5 @@ def _wishes(request: Request) -> Wishes:
 ROUTES = [
     Route("/api/list", answering(everything)),
     Route("/api/sparks", answering(sparks)),
-    Route("/api/compare", answering(compare)),
     Route("/api/live", live),
 ]

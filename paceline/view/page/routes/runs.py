@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any, cast, get_args
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
+from paceline.air.errors import LogsNotHereError
 from paceline.run.requests import request_stacks, request_stop
 from paceline.view.catalog import run_facts
-from paceline.view.page.answers import answering, number, text, whole
+from paceline.view.logs import ranks_of
+from paceline.view.page.answers import answering, number, packed_answer, text, whole
 from paceline.view.page.curves import Axis, curves
 from paceline.view.page.state import PageState
+from paceline.view.report_html import run_report, search_report
 from paceline.web.problem import Problem
+
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; sandbox"
 
 
 def facts(state: PageState, request: Request) -> Any:
@@ -29,7 +36,16 @@ def facts(state: PageState, request: Request) -> Any:
         "parent": line.parent,
         "metrics": series.metrics(),
         "rows": series.rows,
+        "ranks": _ranks(state, place),
     }
+
+
+def _ranks(state: PageState, place: str) -> list[int]:
+    """Those that have a log here."""
+    try:
+        return ranks_of(place, state.filesystem)
+    except LogsNotHereError:
+        return []
 
 
 def series(state: PageState, request: Request) -> Any:
@@ -55,6 +71,22 @@ def series(state: PageState, request: Request) -> Any:
     )
 
 
+def ranks(state: PageState, request: Request) -> Any:
+    """What each rank of a live run on this machine takes of it; empty for others."""
+    return state.machine.ranks(state.place(request.path_params["id"]))
+
+
+def report(state: PageState, request: Request) -> Response:
+    """One file with everything, to send to others."""
+    id = request.path_params["id"]
+    place, search = state.place(id), state.listing.search(id)
+    found = run_report(place, state.filesystem) if search is None else search_report(search)
+    headers = {"content-security-policy": REPORT_POLICY, "content-disposition": 'attachment; filename="report.html"'}
+    answer = packed_answer(request, gzip.compress(found.encode("utf-8", "replace"), 1), "text/html; charset=utf-8")
+    answer.headers.update(headers)
+    return answer
+
+
 def stop(state: PageState, request: Request) -> Any:
     _check_may_ask(state)
     request_stop(state.place(request.path_params["id"]))
@@ -75,5 +107,7 @@ ROUTES = [
     Route("/api/run/{id}", answering(facts)),
     Route("/api/run/{id}/stop", answering(stop), methods=["POST"]),
     Route("/api/run/{id}/stacks", answering(stacks), methods=["POST"]),
+    Route("/api/run/{id}/ranks", answering(ranks)),
+    Route("/api/run/{id}/report", answering(report)),
     Route("/api/series", answering(series)),
 ]
