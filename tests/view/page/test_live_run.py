@@ -77,6 +77,6 @@ def test_it_is_watched_and_stopped(live: tuple[Page, subprocess.Popen[bytes]]) -
         driver.wait(PATIENCE)
         while (changed := events.next("list")["entries"][0])["alive"]:
             pass
-        assert changed["status"] == "stopped"
+        assert changed["status"] == "interrupted"
     assert page.get(f"run/{id}/ranks") == []
     assert page.ask("POST", f"/api/run/{id}/stop").status == 409
