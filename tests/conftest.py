@@ -30,6 +30,8 @@ NO_HOSTS = "no test hosts"
 # Set before a framework is loaded. Threads of OpenMP spin while they wait, which costs the test processes beside this
 # one many times what the waiting threads gain.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Ray sets it when it is imported, whichever test does that first.
+os.environ.setdefault("RAY_CLIENT_MODE", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)
