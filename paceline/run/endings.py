@@ -21,11 +21,12 @@ from paceline.engine.failures import ENGINE_LOST
 from paceline.run import root_cause
 from paceline.run.attempt import pickled_task
 from paceline.run.decisions import Change
-from paceline.run.found_runs import add_checkpoints, restore_line
+from paceline.run.found_runs import restore_line
 from paceline.run.history import with_metrics_of
 from paceline.run.opening import OpenRun
 from paceline.run.records import AttemptFailed, Ended, Reached
 from paceline.run.retention import KeptCheckpoint
+from paceline.run.run_summary import add_checkpoints
 from paceline.run.spec import RunSpec
 from paceline.storage.files import write_durably
 

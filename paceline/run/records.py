@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from paceline.air.config import CheckpointConfig
-from paceline.air.errors import RestoreError
+from paceline.air.errors import RestoreError, RunNotFoundError
 from paceline.air.result import Status
 from paceline.air.settings import restored
 from paceline.run.spec import TrialIdentity
@@ -257,8 +257,8 @@ def _last(said: list[dict[str, Any] | UnsetType | None], default: dict[str, Any]
     return next((value for value in reversed(said) if not isinstance(value, UnsetType)), default)
 
 
-def no_journal(run_dir: RunDir, place: str = "") -> RestoreError:
-    return RestoreError(f"{place or run_dir.root} holds no run: it has no {run_dir.journal.name}.")
+def no_journal(run_dir: RunDir, place: str = "") -> RunNotFoundError:
+    return RunNotFoundError(f"{place or run_dir.root} holds no run: it has no {run_dir.journal.name}.")
 
 
 def header_of(run_dir: RunDir) -> Header | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.air.errors import RequestError, RestoreError, StorageError
+from paceline.air.errors import RequestError, RestoreError, RunNotFoundError, StorageError
 from paceline.run.found_runs import does_not_exist, summary_of_run_dir
 from paceline.run.inbox import Answer, Kind, Request, open_folder, put, read_own_file
 from paceline.storage import lock
@@ -76,7 +76,7 @@ def _find(path: Path | str) -> _Desk:
         return _Desk(place, run_dir.lock, run_dir.requests)
     journals = sorted(place.glob(SEARCH_JOURNALS))
     if not journals:
-        raise RestoreError(f"{place} holds neither a run nor a search.")
+        raise RunNotFoundError(f"{place} holds neither a run nor a search.")
     alive = [journal for journal in journals if lock.is_held(journal.with_suffix(".lock"))]
     if len(alive) > 1:
         raise RequestError(f"{place} has {len(alive)} searches at work: name {' or '.join(map(str, alive))}.")

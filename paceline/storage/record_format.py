@@ -50,7 +50,7 @@ class RecordFormat(Generic[R]):
 
         Records of the kind `without` are left out, and not even decoded. FileNotFoundError passes as it is.
         """
-        skipped = _beginning_of(without) if without else None
+        skipped = beginning_of(without) if without else None
         for body, _ in whole_records(path):
             if (skipped is None or not body.startswith(skipped)) and (record := self.decode(body, path)) is not None:
                 yield record
@@ -73,7 +73,7 @@ class RecordFormat(Generic[R]):
 
     def scan(self, path: Path, *, without: str) -> Iterator[R]:
         """The same as `read`, but ten times as fast: lines that are left out are not checked for damage."""
-        left_out = _beginning_of(without)
+        left_out = beginning_of(without)
         with open(path, "rb") as file:
             for line in file:
                 if left_out not in line[:_BEGINNING] and (body := body_of(line)) is not None:
@@ -83,7 +83,7 @@ class RecordFormat(Generic[R]):
 
     def scan_on(self, journal: Path | RemoteJournal, offset: int, *, without: str) -> tuple[list[R], int]:
         """As `follow`, but lines that are left out, or damaged, are passed over as by `scan`."""
-        left_out, records = _beginning_of(without), []
+        left_out, records = beginning_of(without), []
         with contextlib.ExitStack() as stack:
             if isinstance(journal, Path):
                 file: IO[bytes] = stack.enter_context(open(journal, "rb"))
@@ -100,31 +100,19 @@ class RecordFormat(Generic[R]):
                         records.append(record)
         return records, offset
 
-    def backwards(self, path: Path, mark: bytes) -> Iterator[R]:
-        """The records whose JSON contains `mark`, the last one first."""
-        with _mapped(path) as content:
-            found = content.rfind(mark)
-            while found >= 0:
-                start = content.rfind(b"\n", 0, found) + 1
-                end = content.find(b"\n", found) + 1
-                body = body_of(content[start:end])
-                if body is not None and (record := self.decode(body, path)) is not None:
-                    yield record
-                found = content.rfind(mark, 0, start)
-
     def last_of(self, path: Path, kind: str, *, unless: str) -> R | None:
         """The last record of a kind; None if one of the kind `unless` comes after it.
 
         Of a journal that ends with such a record only the end is looked at.
         """
-        mark = _beginning_of(kind)
+        mark = beginning_of(kind)
         with _mapped(path) as content:
             found = content.rfind(mark)
             while found >= 0:
                 start, end = content.rfind(b"\n", 0, found) + 1, content.find(b"\n", found) + 1
                 body = body_of(content[start:end])
                 if body is not None and body.startswith(mark):
-                    return None if content.find(_beginning_of(unless), end) >= 0 else self.decode(body, path)
+                    return None if content.find(beginning_of(unless), end) >= 0 else self.decode(body, path)
                 found = content.rfind(mark, 0, start)
         return None
 
@@ -173,5 +161,5 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             yield content
 
 
-def _beginning_of(kind: str) -> bytes:
+def beginning_of(kind: str) -> bytes:
     return b'{"kind":"%b"' % kind.encode()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import RunConfig
-from paceline.air.errors import RestoreError, StorageError
+from paceline.air.errors import RestoreError, RunNotFoundError, StorageError
 from paceline.air.manifest import hash_file
 from paceline.air.secrets import without_credentials
 from paceline.air.settings import as_json
@@ -126,7 +126,7 @@ def newest_journal(root: Path) -> Path:
 def no_search(place: str, filesystem: Any = None) -> RestoreError:
     """The error for a place without a search, with the call for what is there instead."""
     instead = instead_of_search(place, filesystem) or f"There is no {SEARCH_JOURNALS} in it."
-    return RestoreError(f"{place} does not hold a search. {instead}")
+    return RunNotFoundError(f"{place} does not hold a search. {instead}")
 
 
 def newest_of(journals: Sequence[Path]) -> Path:

@@ -39,6 +39,11 @@ class FollowedSearch:
         self._check = RecordCheck(self.journal)
         self._offset, self._file = 0, 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was read yet."""
+        return self._offset == 0
+
     def read_on(self) -> set[int]:
         """Read what is new. Returns the numbers of the trials that it is about."""
         try:

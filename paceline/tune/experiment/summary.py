@@ -15,8 +15,9 @@ from msgspec import Struct, UnsetType
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import nested_get, reported
-from paceline.run.found_runs import RunStatus, RunSummary, most_iterations, summary_of_run_dir
+from paceline.run.found_runs import summary_of_run_dir
 from paceline.run.records import Reached
+from paceline.run.run_summary import RunStatus, RunSummary, most_iterations
 from paceline.storage import lock
 from paceline.storage.run_dir import RunDir, resolve_storage
 from paceline.tune.experiment.following import FollowedSearch
@@ -65,29 +66,28 @@ def _score(trial: TrialSummary, metric: str) -> float | None:
 
 def experiment_summary_of(path: str | Path) -> ExperimentSummary:
     """The summary of the newest search in a local directory."""
-    from paceline.tune.experiment.files import (
-        newest_journal,
-    )  # not needed by a list
+    from paceline.tune.experiment.files import newest_journal  # not needed by a list
 
     root = resolve_storage(path)
     if isinstance(root, str):
         raise RestoreError(f"{root}: a search is read from a local directory; copy it to one first.")
-    search = FollowedSearch(newest_journal(root))
+    journal = newest_journal(root)
+    search = FollowedSearch(journal)
     search.read_on()
-    return summary_of_search(search)
+    ended, facts = search.table.ended, search.facts
+    trials = (
+        [] if facts is None else [_trial(root, facts, each, ended.get(each.n)) for each in search.table.trials.values()]
+    )
+    return search_summary(search, str(root), lock.is_held(journal.with_suffix(".lock")), trials)
 
 
-def summary_of_search(search: FollowedSearch) -> ExperimentSummary:
-    """What a local search has come to, as far as it was read."""
-    assert isinstance(search.journal, Path)
-    root = str(search.journal.parent)
-    facts = search.facts
+def search_summary(search: FollowedSearch, place: str, alive: bool, trials: list[TrialSummary]) -> ExperimentSummary:
+    """What a search at a place has come to, as far as it was read."""
+    facts, left = search.facts, search.left
     if facts is None:
         raise RestoreError(f"{search.journal} does not begin with an experiment's description; it cannot be continued.")
-    alive, left = lock.is_held(search.journal.with_suffix(".lock")), search.left
-    ended = search.table.ended
     return ExperimentSummary(
-        path=root,
+        path=place,
         name=facts.name,
         id=facts.id,
         trainable=facts.trainable,
@@ -98,23 +98,29 @@ def summary_of_search(search: FollowedSearch) -> ExperimentSummary:
         alive=alive,
         started=search.started,
         ended=left.time if left is not None else None,
-        trials=[trial_summary(root, facts, trial, ended.get(trial.n)) for trial in search.table.trials.values()],
+        trials=trials,
     )
 
 
-def trial_summary(root: str, facts: Facts, trial: TrialCreated, end: TrialEnded | None) -> TrialSummary:
-    """What a trial of a search has come to. Its own files are looked at only if the search does not know its end."""
+def _trial(root: Path, facts: Facts, trial: TrialCreated, end: TrialEnded | None) -> TrialSummary:
+    """Its own files are looked at only if the search does not know its end."""
     if end is not None:
-        return _ended(root, facts, trial, end)
+        return ended_trial(str(root), facts, trial, end)
+    pending = pending_trial(str(root), facts, trial)
     try:
-        run = summary_of_run_dir(RunDir(Path(root, trial.dir)))
+        return found_trial(pending, summary_of_run_dir(RunDir(root / trial.dir)))
     except (RestoreError, StorageError):
-        return _pending(root, facts, trial)
+        return pending
+
+
+def found_trial(pending: TrialSummary, run: RunSummary) -> TrialSummary:
+    """A trial, by what its own files say."""
     values = {name: getattr(run, name) for name in RunSummary.__struct_fields__}
-    return TrialSummary(**values, number=trial.n, params=trial.evaluated)
+    return TrialSummary(**values, number=pending.number, params=pending.params)
 
 
-def _pending(root: str, facts: Facts, trial: TrialCreated) -> TrialSummary:
+def pending_trial(root: str, facts: Facts, trial: TrialCreated) -> TrialSummary:
+    """A trial of which nothing is known but that it was created. `root` is the directory or URI of its search."""
     return TrialSummary(
         path=f"{root}/{trial.dir}",
         name=facts.name,
@@ -132,11 +138,12 @@ def _pending(root: str, facts: Facts, trial: TrialCreated) -> TrialSummary:
     )
 
 
-def _ended(root: str, facts: Facts, trial: TrialCreated, end: TrialEnded) -> TrialSummary:
+def ended_trial(root: str, facts: Facts, trial: TrialCreated, end: TrialEnded) -> TrialSummary:
+    """A trial whose end the search has recorded."""
     row = end.metrics
     metrics = {**({} if isinstance(end.judged_by, UnsetType) else end.judged_by), **reported(row)}
     iteration, seconds = row.get(TRAINING_ITERATION), row.get("time_total_s")
-    summary = _pending(root, facts, trial)
+    summary = pending_trial(root, facts, trial)
     summary.status = end.status
     summary.started, summary.ended = trial.time, end.time
     summary.error = end.error
