@@ -19,6 +19,7 @@ from paceline.air.errors import RestoreError, RunNotFoundError, StorageError
 from paceline.run.records import FORMAT, AttemptStarted, Ended, Header, RunRecords, header_of, no_journal
 from paceline.run.run_summary import FollowedRun, summary_from
 from paceline.run.run_summary import RunSummary as RunSummary
+from paceline.run.run_summary import add_checkpoints as add_checkpoints
 from paceline.storage import lease, lock
 from paceline.storage.commit import is_put_aside
 from paceline.storage.filesystem import FsspecFilesystem

@@ -100,6 +100,18 @@ class RecordFormat(Generic[R]):
                         records.append(record)
         return records, offset
 
+    def backwards(self, path: Path, mark: bytes) -> Iterator[R]:
+        """The records whose JSON contains `mark`, the last one first."""
+        with _mapped(path) as content:
+            found = content.rfind(mark)
+            while found >= 0:
+                start = content.rfind(b"\n", 0, found) + 1
+                end = content.find(b"\n", found) + 1
+                body = body_of(content[start:end])
+                if body is not None and (record := self.decode(body, path)) is not None:
+                    yield record
+                found = content.rfind(mark, 0, start)
+
     def last_of(self, path: Path, kind: str, *, unless: str) -> R | None:
         """The last record of a kind; None if one of the kind `unless` comes after it.
 
