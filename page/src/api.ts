@@ -134,6 +134,8 @@ export interface SearchFacts {
   space?: Record<string, Domain>;
   importance: Record<string, number> | null;
   why: string;
+  /** The importances are being computed. */
+  pending?: boolean;
   continue?: string;
 }
 

@@ -6,7 +6,7 @@ import type { Axis } from "./api";
 import { nearest } from "./decimate";
 import { duration, moment, number } from "./format";
 import { title, peek } from "./runs";
-import { axisLook, CLOCK, shortTimes, ticks, TIME_STEPS, uPlot } from "./plot";
+import { axisLook, CLOCK, shortTimes, ticks, TIME_STEPS, uPlot, yRoom } from "./plot";
 import { demand, lineOf, refine, use, type Line } from "./series";
 import { colour, COLOURS, lineColour, theme, useSize } from "./ui";
 import { axis, choose, logX, logY, smoothing, zoom } from "./url";
@@ -101,7 +101,7 @@ function options(
     },
     axes: [
       { ...shared, ...steps, values, size: look.kind === "time" ? 38 : 28, space: look.kind === "time" ? 64 : 42 },
-      { ...shared, values: ticks, size: 54, space: 28 },
+      { ...shared, values: ticks, size: yRoom, space: 28 },
     ],
     series,
     hooks,
@@ -213,6 +213,7 @@ export function Chart({ metric, curves, height, marks }: Props) {
     let refining = 0;
     const stop = effect(() => {
       const [kind, weight, range] = [axis.value, smoothing.value, zoom.value];
+      void [logX.value, logY.value, theme.value]; // the curve is drawn again when these change
       if (lines[0]?.axis !== kind) {
         released.forEach((release) => release());
         lines = curves.map(({ run }) => lineOf(run, metric, kind));
@@ -222,7 +223,6 @@ export function Chart({ metric, curves, height, marks }: Props) {
         line.version.value;
         demand(line, weight);
       }
-      void [logX.value, logY.value, theme.value];
       clearTimeout(refining);
       if (range) refining = window.setTimeout(() => lines.forEach((line) => void refine(line, range, weight)), 120);
       frame ||= requestAnimationFrame(draw);

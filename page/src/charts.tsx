@@ -27,6 +27,7 @@ export function ChartTools({ filter = true }: { filter?: boolean }) {
       <label class="choice">
         x
         <select
+          aria-label="x axis"
           value={axis.value}
           onChange={(event) =>
             choose({ x: event.currentTarget.value === "step" ? "" : event.currentTarget.value, zoom: "" })

@@ -12,6 +12,22 @@ export function flat(value: Plain, prefix = ""): [string, Plain][] {
   return Object.entries(value).flatMap(([name, each]) => flat(each, prefix ? `${prefix}/${name}` : name));
 }
 
+/** Most configurations are all in this one key. */
+function unwrapped(config: Plain): Plain {
+  const loop = isMapping(config) && Object.keys(config).length === 1 ? config["train_loop_config"] : undefined;
+  return isMapping(loop) ? loop : config;
+}
+
+/** What is not shown elsewhere. */
+function rest(settings: Plain): Plain {
+  if (!isMapping(settings)) return settings;
+  const { config: _, secrets: __, again: ___, ...others } = settings;
+  return others;
+}
+
+const isMapping = (value: Plain | undefined): value is { [key: string]: Plain } =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
 function Pairs({ title, pairs }: { title: string; pairs: [string, Plain][] }) {
   if (!pairs.length) return null;
   return (
@@ -37,7 +53,7 @@ function Pairs({ title, pairs }: { title: string; pairs: [string, Plain][] }) {
 
 export function Config({ facts }: { facts: Facts }) {
   const [words, set] = useState("");
-  const [config, settings] = [flat(facts.config), flat(facts.settings)].map((pairs) =>
+  const [config, settings] = [flat(unwrapped(facts.config)), flat(rest(facts.settings))].map((pairs) =>
     pairs.filter(([name]) => name.toLowerCase().includes(words.toLowerCase())),
   );
   return (

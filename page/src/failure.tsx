@@ -2,6 +2,7 @@
 
 import { get, type Entry, type Facts, type Failure, type LogPart } from "./api";
 import { counted, moment } from "./format";
+import { cause, endedBadly } from "./runs";
 import { Command, Name, useAnswer } from "./ui";
 import { choose } from "./url";
 import { plainText } from "./text";
@@ -12,17 +13,20 @@ const TAIL_LINES = 60;
 /** What happened, in one sentence, for a run that did not finish. */
 function verdict(entry: Entry, facts: Facts): string {
   const last = facts.failures[facts.failures.length - 1];
+  if (!endedBadly(entry)) return `The run was retried. The last failure was: ${last ? inWords(last) : entry.error}`;
   switch (entry.status) {
     case "killed":
       return "The driver was killed, or its machine went down: the journal has no end, and nobody is writing it.";
     case "interrupted":
       return entry.error || "The run was interrupted.";
     case "failed":
-      return last ? `Rank ${last.rank} failed: ${last.message}` : entry.error || "The run failed.";
+      return last ? inWords(last) : cause(entry) || "The run failed.";
     default:
       return entry.error || `The run is ${entry.status}.`;
   }
 }
+
+const inWords = (failure: Failure): string => `Rank ${failure.rank}: ${failure.message.trim().split("\n")[0]}`;
 
 export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
   const failures = [...facts.failures].reverse();
@@ -31,7 +35,7 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
   const rank = killed || !last ? (facts.ranks[0] ?? 0) : last.rank;
   return (
     <div class="failure">
-      <section class={`verdict ${killed ? "killed" : "failed"}`} role="alert">
+      <section class={`verdict ${entry.status === "failed" ? "failed" : "killed"}`} role="alert">
         <h2>{verdict(entry, facts)}</h2>
         <p>
           It reported {counted(entry.iteration, "iteration")} in{" "}
@@ -42,9 +46,11 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
             : ""}
         </p>
         <div class="buttons">
-          <button type="button" onClick={() => choose({ tab: "logs", rank: String(rank) })}>
-            Log of rank {rank}
-          </button>
+          {facts.ranks.includes(rank) ? (
+            <button type="button" onClick={() => choose({ tab: "logs", rank: String(rank) })}>
+              Log of rank {rank}
+            </button>
+          ) : null}
           {entry.alive ? (
             <button type="button" onClick={() => choose({ tab: "ranks" })}>
               Ranks and stacks
@@ -59,7 +65,7 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
         ) : null}
       </section>
       {last ? <Trace failure={last} heading={killed ? "Last failure before that" : "Traceback"} /> : null}
-      <Tail run={entry.id} rank={rank} />
+      {facts.ranks.includes(rank) ? <Tail run={entry.id} rank={rank} /> : null}
       {earlier.length ? (
         <details class="earlier">
           <summary>{counted(earlier.length, "earlier failure")} that the run was retried after</summary>

@@ -51,7 +51,7 @@ function MetricChoice() {
   return (
     <label class="choice">
       Metric
-      <select value={chosen} onChange={(event) => choose({ metric: event.currentTarget.value })}>
+      <select aria-label="Metric" value={chosen} onChange={(event) => choose({ metric: event.currentTarget.value })}>
         {names.includes(chosen) ? null : <option>{chosen}</option>}
         {names.map((name) => (
           <option key={name}>{name}</option>

@@ -1,7 +1,7 @@
 // The keyboard: what each key does on the page that is shown, and the overview of all of them.
 
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { question, switchTheme } from "./ui";
 import { go, here } from "./url";
 
@@ -11,7 +11,7 @@ const layers: Keys[] = [];
 
 /** Keys of a component while it is shown; the component that came last wins. */
 export function useKeys(keys: Keys): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     layers.push(keys);
     return () => void layers.splice(layers.indexOf(keys), 1);
   });

@@ -27,7 +27,7 @@ interface Column {
 const value = (given: number | null | undefined) =>
   given === null || given === undefined ? <span class="faint">–</span> : number(given);
 
-function when(entry: Entry): ComponentChildren {
+function began(entry: Entry): ComponentChildren {
   if (!entry.started) return <span class="faint">–</span>;
   const ago = runs.now.value - entry.started;
   return <span title={`started ${moment(entry.started)}`}>{age(ago)}</span>;
@@ -103,7 +103,7 @@ function tableColumns(extra: string[]): Column[] {
       spare: 2,
       cell: (each) => (each.kind === "search" ? null : number(each.iteration)),
     },
-    { key: "started", label: "Age", width: 52, right: true, spare: 0.5, cell: when },
+    { key: "started", label: "Age", width: 52, right: true, spare: 0.5, cell: began },
     { key: "seconds", label: "Time", width: 88, right: true, spare: 3, cell: took },
   ];
   for (const key of extra) {
@@ -152,22 +152,29 @@ export function RunTable({ rows, extra, order }: { rows: runs.Row[]; extra: stri
   theme.value;
   const [measure, { width }] = useSize<HTMLDivElement>();
   const table = fitting(tableColumns(extra), width || innerWidth);
-  const at = rows.findIndex((row) => row.entry.id === current.value);
+  // Looked up when a key is pressed: keys may come faster than rows are drawn.
+  const place = () => rows.findIndex((row) => row.entry.id === current.peek());
+  const focused = () => rows[place()]?.entry;
   const move = (by: number) => {
+    const at = place();
     const next = rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? 0 : at + by))];
     if (next) current.value = next.entry.id;
   };
-  const focused = rows[at]?.entry;
+  const when = (kinds: string[], act: (entry: Entry) => void) => () => {
+    const entry = focused();
+    if (entry && kinds.includes(entry.kind)) act(entry);
+  };
   useKeys({
     j: () => move(1),
     k: () => move(-1),
     ArrowDown: () => move(1),
     ArrowUp: () => move(-1),
-    x: () => focused && focused.kind !== "search" && focused.kind !== "damaged" && runs.toggle(focused.id),
-    Enter: () => focused && open(focused),
-    o: () => focused?.kind === "search" && expand(focused),
+    x: when(["run", "trial"], (entry) => runs.toggle(entry.id)),
+    Enter: when(["run", "trial", "search", "damaged"], open),
+    o: when(["search"], expand),
     c: () => go(link("/compare", { ids: runs.selection.peek().join(","), ...carried("metric") })),
   });
+  const at = rows.findIndex((row) => row.entry.id === current.value);
   const widths = [`${MARK}px`, `minmax(${LEAST_NAME}px, 1fr)`, ...table.map((column) => `${column.width}px`)].join(" ");
   return (
     <div
@@ -292,16 +299,11 @@ function Line({ row: { entry, depth }, table }: { row: runs.Row; table: Column[]
         <a href={link(runs.pageOf(entry), carried())}>
           <Name text={runs.title(entry)} />
         </a>
-        <Name
-          text={
-            entry.kind === "search"
-              ? `search of ${entry.trainer}`
-              : entry.error && !entry.alive
-                ? entry.error
-                : runs.subtitle(entry)
-          }
-          class={entry.error && !entry.alive ? "sub bad" : "sub"}
-        />
+        {entry.error && runs.endedBadly(entry) ? (
+          <Name text={runs.cause(entry)} class="sub bad" />
+        ) : (
+          <Name text={runs.subtitle(entry)} class="sub" />
+        )}
       </span>
       {table.map((column) => (
         <span key={column.key} role="cell" class={column.right ? "right" : ""}>

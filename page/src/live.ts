@@ -21,6 +21,8 @@ export interface LogWish {
 export interface RowsEvent {
   run: string;
   cursor: number;
+  /** What was asked for; of some of it there may be nothing new. */
+  metrics: string[];
   series: Record<string, SeriesPart>;
 }
 
@@ -40,7 +42,11 @@ export const wishes = {
   rows: (_: RowsEvent): void => {},
   rewound: (_: string): void => {},
   text: (_: LogsEvent): void => {},
+  reconnected: (): void => {},
 };
+
+/** Counts up when the server is back: what could not be loaded is asked for again. */
+export const reconnections = signal(0);
 
 const SETTLE_MS = 150;
 const SILENCE_MS = 40_000;
@@ -52,6 +58,7 @@ let subscribed = "";
 let settling = 0;
 let silence = 0;
 let hidden = 0;
+let failures = 0;
 
 const identity = (): string =>
   JSON.stringify([
@@ -91,11 +98,15 @@ function open(): void {
       heard();
       act(JSON.parse((event as MessageEvent<string>).data) as T);
     });
-  on<{ entries: Entry[]; removed: string[]; cursor: string }>("list", (data) => {
-    runs.update(data.entries, data.removed, data.cursor);
+  on<{ entries: Entry[]; removed: string[]; cursor: string; reset?: boolean }>("list", (data) => {
+    if (data.reset) void runs.load();
+    else runs.update(data.entries, data.removed, data.cursor);
     rethink(); // a run has begun, or ended
   });
-  on<RowsEvent>("rows", (data) => wishes.rows(data));
+  on<Omit<RowsEvent, "metrics">>("rows", (data) => {
+    const metrics = series.find((wish) => wish.run === data.run)?.metrics ?? [];
+    wishes.rows({ ...data, metrics });
+  });
   on<{ run: string }>("rewind", (data) => wishes.rewound(data.run));
   on<LogsEvent>("logs", (data) => wishes.text(data));
   on<unknown>("ping", () => {});
@@ -103,6 +114,7 @@ function open(): void {
 
 /** A server whose machine is gone does not close its connections: after a long silence the stream is opened again. */
 function heard(): void {
+  failures = 0;
   if (connection.peek() !== "open") connection.value = "open";
   clearTimeout(silence);
   silence = window.setTimeout(failed, SILENCE_MS);
@@ -112,7 +124,7 @@ function failed(): void {
   source?.close();
   source = null;
   clearTimeout(silence);
-  void again();
+  setTimeout(() => void again(), failures++ ? RETRY_MS : 0);
 }
 
 /** Ask until the server answers. If it has been started anew, it may know other runs: the list is loaded again. */
@@ -120,8 +132,10 @@ async function again(): Promise<void> {
   try {
     await get("about");
     if (!source) {
-      if (connection.peek() === "lost") await runs.load();
+      if (connection.peek() !== "open") await runs.load();
       open();
+      reconnections.value++;
+      wishes.reconnected();
     }
   } catch (error) {
     const refused = error instanceof Refused && error.status > 0 && error.status < 500;

@@ -69,6 +69,19 @@ class Log {
     return this.lines.length - before;
   }
 
+  /** What comes after a place that was jumped to. */
+  async loadNewer(): Promise<void> {
+    if (this.loading) return;
+    const wanted = { run: this.run, rank: this.rank, start: this.ends.get(this.rank) ?? 0, max: PART_BYTES };
+    await this.during(get<LogPart>("logs", wanted), (part) => {
+      for (const line of linesOf(part.text, this.rank)) this.lines.push(line);
+      this.ends.set(this.rank, part.end);
+      this.size = part.size;
+      this.jumped = part.end < part.size;
+    });
+    rethink();
+  }
+
   async jump(offset: number): Promise<void> {
     this.lines = [];
     this.jumped = true;
@@ -179,7 +192,8 @@ function LogView({ entry, log, ranks, choice }: { entry: Entry; log: Log; ranks:
   log.version.value;
   const box = useRef<HTMLDivElement>(null);
   const jumped = here.value.query.has("at");
-  const [follow, setFollow] = useState(!jumped);
+  const [wanted, setFollow] = useState(true);
+  const follow = wanted && !jumped;
   const words = here.value.query.get("find") ?? "";
   const bottom = () => {
     if (box.current) box.current.scrollTop = box.current.scrollHeight;
@@ -192,15 +206,16 @@ function LogView({ entry, log, ranks, choice }: { entry: Entry; log: Log; ranks:
     if (follow) bottom();
   }, [log.version.value, follow]);
   const goOn = () => {
-    choose({ at: "" });
     setFollow(true);
+    choose({ at: "" });
   };
   const flip = () => (follow ? setFollow(false) : goOn());
   useKeys({ f: flip, G: goOn });
   const scrolled = (element: HTMLDivElement) => {
     const atEnd = element.scrollTop + element.clientHeight >= element.scrollHeight - NEAR;
     if (!atEnd && follow) setFollow(false);
-    if (atEnd && !follow && !log.jumped) setFollow(true);
+    if (atEnd && !follow && !jumped) setFollow(true);
+    if (atEnd && log.jumped) void log.loadNewer();
     if (element.scrollTop < NEAR && log.older && !log.loading)
       void log.loadOlder().then((added) => {
         element.scrollTop += added * LINE;
@@ -213,7 +228,11 @@ function LogView({ entry, log, ranks, choice }: { entry: Entry; log: Log; ranks:
       <div class="bar tools">
         <label class="choice">
           Rank
-          <select value={choice} onChange={(event) => choose({ rank: event.currentTarget.value, at: "" })}>
+          <select
+            aria-label="Rank"
+            value={choice}
+            onChange={(event) => choose({ rank: event.currentTarget.value, at: "" })}
+          >
             {ranks.length > 1 ? <option value="all">all, by time</option> : null}
             {ranks.map((each) => (
               <option key={each} value={String(each)}>
@@ -248,7 +267,8 @@ function LogView({ entry, log, ranks, choice }: { entry: Entry; log: Log; ranks:
         class="text"
         onScroll={scrolled}
         row={(place) => {
-          const line = log.lines[place]!;
+          const line = log.lines[place];
+          if (!line) return null; // the log was reloaded, and is shorter
           return (
             <div key={place} class={`line ${lower && line.text.toLowerCase().includes(lower) ? "hit" : ""}`}>
               {choice === "all" ? (

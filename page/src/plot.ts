@@ -47,3 +47,7 @@ export function axisLook(): uPlot.Axis {
   const grid = { stroke: colour("grid"), width: 1 };
   return { stroke: colour("quiet"), grid, ticks: { ...grid, size: 4 }, font: "11px system-ui, sans-serif" };
 }
+
+/** Room for the numbers beside a y axis. */
+export const yRoom = (_: uPlot, values: string[] | null): number =>
+  Math.max(40, Math.min(92, 14 + 6.6 * Math.max(0, ...(values ?? []).map((each) => each?.length ?? 0))));

@@ -14,6 +14,7 @@ const LABELS: Record<string, string> = {
   rank: "Rank",
   host: "Host",
   pid: "Process",
+  processes: "Processes",
   state: "State",
   last_index: "Last report",
   step_rate: "Steps/s",

@@ -14,8 +14,6 @@ import * as runs from "./runs";
 import { Empty, Loading, Name, Problem, question, Status, Tabs, useAnswer } from "./ui";
 import { carried, choose, link, tab } from "./url";
 
-const ENDED_BADLY = new Set(["failed", "killed", "interrupted", "unfinished"]);
-
 export function RunPage({ id }: { id: string }) {
   const entry = runs.entry(id);
   if (!entry)
@@ -46,29 +44,16 @@ function Known({ entry }: { entry: Entry }) {
     entry.iteration > 0,
   ];
   const [facts, error] = useAnswer<Facts>((signal) => get(`run/${entry.id}`, {}, signal), when);
-  const bad = ENDED_BADLY.has(entry.status) || (!!entry.error && entry.alive);
+  const bad = runs.endedBadly(entry) || !!entry.error; // a finished run may have been retried
   const names: [string, string][] = [
-    ...(bad
-      ? [
-          [
-            "failure",
-            entry.status === "killed"
-              ? "Killed"
-              : entry.status === "interrupted"
-                ? "Interrupted"
-                : entry.alive
-                  ? "Retried"
-                  : "Failure",
-          ] as [string, string],
-        ]
-      : []),
+    ...(bad ? [["failure", failureTab(entry)] as [string, string]] : []),
     ["charts", "Charts"],
     ["logs", "Logs"],
     ["ranks", "Ranks"],
     ["checkpoints", entry.checkpoints ? `Checkpoints ${number(entry.checkpoints)}` : "Checkpoints"],
     ["config", "Configuration"],
   ];
-  const usual = bad && !entry.alive ? "failure" : "charts";
+  const usual = runs.endedBadly(entry) ? "failure" : "charts";
   const active = names.some(([name]) => name === tab.value) ? tab.value : usual;
   const show = (name: string) => choose({ tab: name === usual ? "" : name });
   useKeys(Object.fromEntries(names.map(([name], k) => [String(k + 1), () => show(name)])));
@@ -85,6 +70,11 @@ function Known({ entry }: { entry: Entry }) {
       {facts ? <Body entry={entry} facts={facts} active={active} /> : error ? null : <Loading what="the run" />}
     </div>
   );
+}
+
+function failureTab(entry: Entry): string {
+  if (!runs.endedBadly(entry)) return "Retried";
+  return entry.status === "killed" ? "Killed" : entry.status === "interrupted" ? "Interrupted" : "Failure";
 }
 
 function Body({ entry, facts, active }: { entry: Entry; facts: Facts; active: string }) {
@@ -213,11 +203,9 @@ function Actions({ entry }: { entry: Entry }) {
   return (
     <div class="actions">
       {said && (entry.alive || said.bad) ? <span class={said.bad ? "bad" : "quiet"}>{said.text}</span> : null}
-      {entry.kind === "search" ? null : (
-        <a class="button small" href={address(`run/${entry.id}/report`)} download>
-          HTML report
-        </a>
-      )}
+      <a class="button small" href={address(`run/${entry.id}/report`)} download>
+        HTML report
+      </a>
       {mayStop ? (
         <button type="button" class="small danger" onClick={ask}>
           Stop …

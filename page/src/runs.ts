@@ -14,6 +14,8 @@ export let listCursor = "";
 
 const entries = new Map<string, Entry>();
 const trials = new Map<string, Set<string>>();
+/** The same array until a trial changes, so that what is computed from it is computed once. */
+const lists = new Map<string, Entry[]>();
 const changes = signal(0);
 
 setInterval(() => {
@@ -29,6 +31,7 @@ export async function load(): Promise<void> {
     about.value = facts;
     entries.clear();
     trials.clear();
+    lists.clear();
     update(entriesOf(answer), [], answer.cursor);
     loaded.value = true;
     problem.value = null;
@@ -42,6 +45,7 @@ export function update(changed: Entry[], removed: string[], cursor: string): voi
   for (const entry of changed) {
     entries.set(entry.id, entry);
     if (entry.parent) {
+      lists.delete(entry.parent);
       const known = trials.get(entry.parent);
       if (known) known.add(entry.id);
       else trials.set(entry.parent, new Set([entry.id]));
@@ -49,7 +53,10 @@ export function update(changed: Entry[], removed: string[], cursor: string): voi
   }
   for (const id of removed) {
     const entry = entries.get(id);
-    if (entry?.parent) trials.get(entry.parent)?.delete(id);
+    if (entry?.parent) {
+      trials.get(entry.parent)?.delete(id);
+      lists.delete(entry.parent);
+    }
     entries.delete(id);
   }
   listCursor = cursor;
@@ -66,7 +73,9 @@ export const peek = (id: string): Entry | undefined => entries.get(id);
 
 export function trialsOf(id: string): Entry[] {
   changes.value;
-  return [...(trials.get(id) ?? [])].map((each) => entries.get(each)!).filter(Boolean);
+  let list = lists.get(id);
+  if (!list) lists.set(id, (list = [...(trials.get(id) ?? [])].map((each) => entries.get(each)!)));
+  return list;
 }
 
 export const trialCount = (id: string): number => trials.get(id)?.size ?? 0;
@@ -83,8 +92,15 @@ export function title(each: Entry): string {
   return each.name || each.path;
 }
 
+const ENDED_BADLY = new Set(["failed", "killed", "interrupted", "unfinished", "damaged"]);
+
+export const endedBadly = (each: Entry): boolean => !each.alive && ENDED_BADLY.has(each.status);
+
+/** The cause, without the words that every failure begins with. */
+export const cause = (each: Entry): string => each.error.replace(/^Training failed: /, "");
+
 export const subtitle = (each: Entry): string =>
-  each.kind === "trial" ? params(each) : each.kind === "damaged" ? each.error : each.trial_id;
+  each.kind === "trial" ? params(each) : each.kind === "search" ? `search of ${each.trainer}` : each.trial_id;
 
 const params = (each: Entry): string =>
   Object.entries(each.params ?? {})

@@ -8,11 +8,11 @@ import { useKeys } from "./keys";
 import { Filters } from "./filters";
 import { order, RunTable } from "./list";
 import { brushes, dimension, Parallel, within, type Dimension } from "./parallel";
-import { axisLook, shortTimes, ticks, TIME_STEPS, uPlot } from "./plot";
+import { axisLook, shortTimes, ticks, TIME_STEPS, uPlot, yRoom } from "./plot";
 import { Head } from "./run";
 import * as runs from "./runs";
 import { Timeline } from "./timeline";
-import { colour, Command, Empty, Loading, Name, Problem, Tabs, theme, useAnswer, useSize } from "./ui";
+import { colour, Command, Empty, Loading, Name, Problem, Tabs, theme, useAnswer, useSize, useSlowly } from "./ui";
 import { carried, choose, columns, go, link, tab } from "./url";
 
 const TABS: [string, string][] = [
@@ -21,6 +21,10 @@ const TABS: [string, string][] = [
   ["charts", "Charts"],
 ];
 const MOST_AXES = 12;
+/** With so many trials, the plots are drawn again only every few seconds. */
+const MANY = 1000;
+const SLOWLY_MS = 3000;
+const SOON_MS = 2000;
 
 export function SearchPage({ id }: { id: string }) {
   const entry = runs.entry(id);
@@ -34,14 +38,20 @@ export function SearchPage({ id }: { id: string }) {
 }
 
 function Known({ entry }: { entry: Entry }) {
-  const trials = runs.trialsOf(entry.id);
+  const now = runs.trialsOf(entry.id);
+  const trials = useSlowly(now, now.length > MANY ? SLOWLY_MS : 0);
   const done = trials.reduce((sum, each) => sum + (each.alive ? 0 : 1), 0);
   // Importance changes slowly: it is computed again when a tenth more trials have ended.
   const when = done < 20 ? done : Math.floor(Math.log(done) / Math.log(1.1));
-  const [facts, error] = useAnswer<SearchFacts>(
+  const [facts, error, again] = useAnswer<SearchFacts>(
     (signal) => get(`search/${entry.id}`, {}, signal),
     [entry.id, when, entry.status],
   );
+  useEffect(() => {
+    if (!facts?.pending) return;
+    const timer = setTimeout(again, SOON_MS);
+    return () => clearTimeout(timer);
+  }, [facts]);
   const active = TABS.some(([name]) => name === tab.value) ? tab.value : "overview";
   const show = (name: string) => choose({ tab: name === "overview" ? "" : name });
   useKeys(Object.fromEntries(TABS.map(([name], k) => [String(k + 1), () => show(name)])));
@@ -161,7 +171,7 @@ function Overview({
 }
 
 function Importance({ facts }: { facts: SearchFacts | null }) {
-  if (!facts) return <p class="quiet">Computing …</p>;
+  if (!facts || facts.pending) return <p class="quiet">Computing …</p>;
   const pairs = Object.entries(facts.importance ?? {}).sort((a, b) => b[1] - a[1]);
   if (!pairs.length) return <p class="quiet">{facts.why || "There are too few trials to tell."}</p>;
   const most = Math.max(...pairs.map(([, share]) => share), 1e-9);
@@ -220,7 +230,7 @@ function Points({
           marked
             ? { ...shared, size: 28, values: ticks }
             : { ...shared, size: 28, values: shortTimes, incrs: TIME_STEPS },
-          { ...shared, size: 54, values: ticks },
+          { ...shared, size: yRoom, values: ticks },
         ],
         series: [
           {},

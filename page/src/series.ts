@@ -12,6 +12,7 @@ const PIXELS = 800;
 /** Points that may gather before a growing curve is thinned again. */
 const MOST_POINTS = 8 * PIXELS;
 const TOGETHER_MS = 20;
+const RESTING_MS = 150;
 const METRICS_PER_REQUEST = 20;
 /** A run that has ended may still have rows on the way. */
 const LATE_MS = 10_000;
@@ -30,9 +31,13 @@ export class Line implements Points {
   complete = true;
   /** The weight that `smooth` was computed with. */
   weight = 0;
+  /** Thinned for a logarithmic x axis. */
+  log = false;
   cursor = 0;
   state: "new" | "loading" | "ready" = "new";
   problem = "";
+  /** The smoothing and axis of the request that is under way, or failed. */
+  asked = "";
   /** Finer points of the part that is zoomed into. */
   detail: (Points & { from: number; to: number; weight: number }) | null = null;
   detailWanted = "";
@@ -62,11 +67,12 @@ export class Line implements Points {
 }
 
 const lines = new Map<string, Line>();
+const key = (run: string, metric: string, axis: Axis): string => `${run}\n${axis}\n${metric}`;
 
 export function lineOf(run: string, metric: string, axis: Axis): Line {
-  const key = `${run}\n${axis}\n${metric}`;
-  let line = lines.get(key);
-  if (!line) lines.set(key, (line = new Line(run, metric, axis)));
+  const name = key(run, metric, axis);
+  let line = lines.get(name);
+  if (!line) lines.set(name, (line = new Line(run, metric, axis)));
   return line;
 }
 
@@ -83,12 +89,15 @@ export function use(line: Line): () => void {
 
 /** See to it that the line is there, with this smoothing. Complete lines are smoothed here, without a request. */
 export function demand(line: Line, weight: number): void {
-  const known = line.state !== "new" && (line.complete || !weight || line.weight === weight);
-  if (known && line.state !== "loading") return;
-  if (line.state === "loading" && queue.get(line) === undefined) return;
-  if (line.state === "new") line.state = "loading";
+  const log = url.logX.peek();
+  const fits = (!weight || line.weight === weight) && line.log === log;
+  const wish = `${weight} ${log}`;
+  if ((line.state === "ready" && (line.complete || fits)) || line.asked === wish) return;
+  line.asked = wish;
   queue.set(line, weight);
-  if (!collecting) collecting = window.setTimeout(flush, TOGETHER_MS);
+  if (line.state === "new") line.state = "loading";
+  clearTimeout(collecting); // while a slider is moved, nothing is asked for
+  collecting = window.setTimeout(flush, line.state === "loading" ? TOGETHER_MS : RESTING_MS);
 }
 
 const queue = new Map<Line, number>();
@@ -96,30 +105,33 @@ let collecting = 0;
 
 /** Charts that come into view together ask together: one request for all metrics of a run. */
 function flush(): void {
-  collecting = 0;
   const groups = new Map<string, [Line[], number]>();
   for (const [line, weight] of queue) {
-    const key = `${line.run} ${line.axis} ${weight}`;
-    const group = groups.get(key);
-    if (group && group[0].length < METRICS_PER_REQUEST) group[0].push(line);
-    else groups.set(group ? `${key} ${groups.size}` : key, [[line], weight]);
+    const name = `${line.run} ${line.axis} ${weight}`;
+    const group = groups.get(name);
+    if (group) group[0].push(line);
+    else groups.set(name, [[line], weight]);
   }
   queue.clear();
-  for (const [members, weight] of groups.values()) void fetchTogether(members, weight);
+  for (const [members, weight] of groups.values())
+    for (let k = 0; k < members.length; k += METRICS_PER_REQUEST)
+      void fetchTogether(members.slice(k, k + METRICS_PER_REQUEST), weight);
 }
 
 async function fetchTogether(members: Line[], weight: number): Promise<void> {
   const { run, axis } = members[0]!;
-  const wanted = { run, metric: members.map((line) => line.metric), x: axis, pixels: PIXELS, smooth: weight || null };
+  const log = url.logX.peek();
+  const metric = members.map((line) => line.metric);
+  const wanted = { run, metric, x: axis, pixels: PIXELS, smooth: weight || null, log: log ? 1 : null };
   try {
     const answer = await get<SeriesAnswer>("series", wanted);
     for (const line of members) {
       const part = answer.series[line.metric];
-      fill(line, part ?? { x: [], y: [], smooth: null, complete: true }, answer.cursor, weight);
+      fill(line, part ?? { x: [], y: [], smooth: null, complete: true }, answer.cursor, weight, log);
     }
   } catch (error) {
     for (const line of members) {
-      line.state = "new";
+      if (line.state === "loading") line.state = "new";
       line.problem = error instanceof Refused ? error.message : String(error);
       line.version.value++;
     }
@@ -127,16 +139,18 @@ async function fetchTogether(members: Line[], weight: number): Promise<void> {
   rethink();
 }
 
-function fill(line: Line, part: SeriesPart, cursor: number, weight: number): void {
+function fill(line: Line, part: SeriesPart, cursor: number, weight: number, log: boolean): void {
   line.xs = part.x;
   line.ys = part.y;
   line.smooth = part.smooth;
   line.complete = part.complete ?? part.x.length < PIXELS;
   line.weight = weight;
+  line.log = log;
   line.cursor = cursor;
   line.detail = null;
   line.detailWanted = "";
   line.problem = "";
+  line.asked = "";
   line.state = "ready";
   line.open = peek(line.run)?.alive ?? true;
   line.version.value++;
@@ -144,14 +158,14 @@ function fill(line: Line, part: SeriesPart, cursor: number, weight: number): voi
 
 /** Fetch the finer points of what is zoomed into. */
 export async function refine(line: Line, zoom: [number, number], weight: number): Promise<void> {
-  const key = `${zoom.join()} ${weight}`;
-  if (line.complete || line.state !== "ready" || line.detailWanted === key) return;
-  line.detailWanted = key;
+  const wish = `${zoom.join()} ${weight}`;
+  if (line.complete || line.state !== "ready" || line.detailWanted === wish) return;
+  line.detailWanted = wish;
   const [from, to] = zoom;
   const wanted = { run: line.run, metric: line.metric, x: line.axis, pixels: PIXELS, smooth: weight || null, from, to };
   const answer = await get<SeriesAnswer>("series", wanted).catch(() => null);
   const part = answer?.series[line.metric];
-  if (!part || line.detailWanted !== key) return;
+  if (!part || line.detailWanted !== wish) return;
   line.detail = { from, to, weight, xs: part.x, ys: part.y, smooth: part.smooth };
   line.version.value++;
 }
@@ -192,13 +206,21 @@ function thin(line: Line): void {
   line.complete = false;
 }
 
-wishes.rows = ({ run, cursor, series }: RowsEvent): void => {
-  for (const line of lines.values()) {
-    if (line.run !== run || line.state !== "ready" || line.axis !== url.axis.peek()) continue;
-    const part = series[line.metric];
-    if (!part) continue;
-    append(line, part);
+wishes.rows = ({ run, cursor, metrics, series }: RowsEvent): void => {
+  for (const metric of metrics) {
+    const line = lines.get(key(run, metric, url.axis.peek()));
+    if (line?.state !== "ready") continue;
+    const part = series[metric];
+    if (part) append(line, part);
     line.cursor = Math.max(line.cursor, cursor);
+  }
+};
+
+wishes.reconnected = (): void => {
+  for (const line of lines.values()) {
+    if (!line.problem) continue;
+    line.problem = line.asked = "";
+    if (line.users) demand(line, url.smoothing.peek());
   }
 };
 
@@ -207,6 +229,7 @@ wishes.rewound = (run: string): void => {
   for (const line of lines.values()) {
     if (line.run !== run) continue;
     line.state = "new";
+    line.asked = "";
     if (line.users) demand(line, url.smoothing.peek());
   }
 };

@@ -25,6 +25,7 @@ let waiting = 0;
 /** The curve of a run, as far as it is known; asks for it if it is not. */
 export function sparkOf(entry: Entry, metric: string): Spark | null {
   arrived.value;
+  if (!metric) return null;
   const key = `${entry.id}\n${metric}`;
   const spark = known.get(key);
   if (spark === undefined) {

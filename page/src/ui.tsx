@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Refused } from "./api";
+import { reconnections } from "./live";
 
 /** Names come from users: shown as text, and in their own direction. */
 export const Name = ({ text, class: extra = "" }: { text: string; class?: string }) => (
@@ -57,8 +58,23 @@ export function useAnswer<T>(
       (error: unknown) => abort.signal.aborted || set((before) => ({ answer: before.answer, error })),
     );
     return () => abort.abort();
-  }, [...when, again]);
+  }, [...when, again, reconnections.value]);
   return [state.answer, state.error, () => setAgain((count) => count + 1)];
+}
+
+/** A value that changes at most once in a while: for what is expensive to draw. */
+export function useSlowly<T>(value: T, every: number): T {
+  const [shown, show] = useState(value);
+  const last = useRef(0);
+  useEffect(() => {
+    const wait = Math.max(0, last.current + every - Date.now());
+    const timer = setTimeout(() => {
+      last.current = Date.now();
+      show(() => value);
+    }, wait);
+    return () => clearTimeout(timer);
+  }, [value, every]);
+  return shown;
 }
 
 /** Copies a text. Where the browser forbids it (plain HTTP to another host), the text is selected instead. */
