@@ -26,6 +26,8 @@ OWN_VARIABLES = ("PACELINE_RESULTS_DIR", "PACELINE_ENGINE", "PACELINE_FAULT", "R
 SECONDS_TO_GO = 5.0
 NO_HOSTS = "no test hosts"
 """How the reason begins for which tests on several hosts are skipped."""
+NO_BROWSER = "no Chromium"
+"""The same for tests in a browser."""
 
 # Set before a framework is loaded. Threads of OpenMP spin while they wait, which costs the test processes beside this
 # one many times what the waiting threads gain.
@@ -139,12 +141,17 @@ def ray_engine(ray_cluster: Any) -> Iterator[Any]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tests on several hosts need root and namespaces: a session without them must not look complete."""
-    skipped = [report for report in terminalreporter.stats.get("skipped", ()) if NO_HOSTS in str(report.longrepr)]
-    if skipped:
-        reason = skipped[0].longrepr[2] if isinstance(skipped[0].longrepr, tuple) else str(skipped[0].longrepr)
-        terminalreporter.section(f"{len(skipped)} tests on several hosts did NOT run", sep="!", red=True)
-        terminalreporter.line(f"{reason}\nPACELINE_REQUIRE_HOSTS=1 makes this an error.", red=True)
+    """Some tests need root and namespaces, others a browser: a session without them must not look complete."""
+    needs = (
+        (NO_HOSTS, "tests on several hosts", "PACELINE_REQUIRE_HOSTS=1"),
+        (NO_BROWSER, "tests in a browser", "CI=true"),
+    )
+    for mark, tests, setting in needs:
+        skipped = [report for report in terminalreporter.stats.get("skipped", ()) if mark in str(report.longrepr)]
+        if skipped:
+            reason = skipped[0].longrepr[2] if isinstance(skipped[0].longrepr, tuple) else str(skipped[0].longrepr)
+            terminalreporter.section(f"{len(skipped)} {tests} did NOT run", sep="!", red=True)
+            terminalreporter.line(f"{reason}\n{setting} makes this an error.", red=True)
 
 
 def _environment() -> dict[str, str]:
