@@ -79,7 +79,8 @@ def importances(observations: Sequence[Observation], mode: str, most: int = _MOS
         from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
         evaluator = FanovaImportanceEvaluator(seed=_EVALUATOR_SEED)
-        return get_param_importances(study_of(evenly(observations, most), mode), evaluator=evaluator)
+        found = get_param_importances(study_of(evenly(observations, most), mode), evaluator=evaluator)
+    return {name: float(value) for name, value in found.items()}
 
 
 def _chosen_params(

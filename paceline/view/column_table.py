@@ -145,5 +145,10 @@ def _as_floats(values: Sequence[Any]) -> Floats:
         floats = np.array(values, np.float64)
     except OverflowError:  # an integer of some hundred digits
         floats = np.array([value if abs(value) < NOT_FINITE else NOT_FINITE for value in values], np.float64)
-    floats[~(np.abs(floats) < NOT_FINITE)] = np.inf
-    return floats
+    return reported(floats)
+
+
+def reported(values: Floats) -> Floats:
+    """Values that were reported: what is not finite is infinity."""
+    odd = ~(np.abs(values) < NOT_FINITE)
+    return np.where(odd, np.inf, values) if odd.any() else values

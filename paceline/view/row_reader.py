@@ -19,13 +19,16 @@ import numpy as np
 from paceline.run.records import FORMAT, AttemptStarted, Header, Row
 from paceline.storage.journal import records_in
 from paceline.storage.journal_parts import RemoteJournal
-from paceline.view.column_table import NOT_FINITE, ColumnTable, number_parts
+from paceline.view.column_table import NOT_FINITE, ColumnTable, Floats, Part, number_parts
+from paceline.view.uniform_rows import uniform_columns
 
 STEP, TIME, ELAPSED = "step", "time", "elapsed"
 """The columns of `axes`: the report's index, seconds since the epoch, seconds of training."""
 
 _ROW, _ATTEMPT, _HEADER = b'{"kind":"row"', b'{"kind":"attempt"', b'{"kind":"run"'
-_RANK_0 = b'"rank":0'
+_RANK, _RANK_0 = b'"rank":', b'"rank":0,'
+_BEGINNING = 64
+"""Bytes of a row: its rank is among them, and no metric is."""
 _NOT_JSON = re.compile(rb'(?<=[^\\]":)-?(?:NaN|Infinity)(?=[,}])')
 _IN_ITS_PLACE = repr(NOT_FINITE).encode()
 
@@ -90,27 +93,46 @@ class RowReader:
                 self.metrics.cut(kept)
 
     def _add(self, bodies: list[bytes], only: str | None) -> None:
-        rows = self._rows([body for body in bodies if _RANK_0 in body and body.startswith(_ROW)])
-        if not rows:
+        bodies = self._of_rank_0(bodies)
+        if not bodies:
             return
-        self.axes.append(
-            len(rows),
-            [
-                (STEP, np.array([row.index for row in rows], np.float64), None),
-                (TIME, np.array([row.stamp for row in rows], np.float64), None),
-                (ELAPSED, np.array([row.elapsed for row in rows], np.float64) + self.elapsed_before, None),
-            ],
-        )
-        parts = number_parts([row.reduced or row.metrics for row in rows])
-        self.metrics.append(len(rows), parts if only is None else [part for part in parts if part[0] == only])
+        columns = uniform_columns(bodies)
+        if columns is not None:
+            self._append(*columns, only)
+            return
+        alike: dict[int, list[int]] = {}
+        for place, body in enumerate(bodies):  # often a metric that only some rows have is all that differs
+            alike.setdefault(body.count(b":"), []).append(place)
+        axes, parts = np.empty((3, len(bodies))), list[Part]()
+        for members in alike.values():
+            some, places = [bodies[place] for place in members], np.array(members)
+            axes[:, places], found = uniform_columns(some) or self._decoded(some)
+            parts += [(name, values, places if within is None else places[within]) for name, values, within in found]
+        self._append(axes, parts, only)
 
-    def _rows(self, bodies: list[bytes]) -> list[_PlainRow] | list[_PlainRow | Row]:
-        """Those of rank 0."""
+    def _append(self, axes: Floats, parts: list[Part], only: str | None) -> None:
+        index, stamp, elapsed = axes
+        self.axes.append(
+            index.size, [(STEP, index, None), (TIME, stamp, None), (ELAPSED, elapsed + self.elapsed_before, None)]
+        )
+        self.metrics.append(index.size, parts if only is None else [part for part in parts if part[0] == only])
+
+    def _of_rank_0(self, bodies: list[bytes]) -> list[bytes]:
+        rows = [body for body in bodies if body.startswith(_ROW)]
+        found = [body for body in rows if _RANK_0 in body[:_BEGINNING]]
+        if len(found) < len(rows) and not all(_RANK in body[:_BEGINNING] for body in rows):
+            return [body for body in rows if self._row(body).rank == 0]  # whoever wrote it has another order of fields
+        return found
+
+    def _decoded(self, bodies: list[bytes]) -> tuple[Floats, list[Part]]:
+        """The same as `uniform_columns`, for rows of any kind."""
+        rows: list[_PlainRow] | list[_PlainRow | Row]
         try:
             rows = _decode_all(b"[%b]" % b",".join(bodies))
         except msgspec.DecodeError:
-            return [row for row in map(self._row, bodies) if row.rank == 0]
-        return [row for row in rows if row.rank == 0]
+            rows = [self._row(body) for body in bodies]
+        axes = np.array([(row.index, row.stamp, row.elapsed) for row in rows], np.float64).T
+        return axes, number_parts([row.reduced or row.metrics for row in rows])
 
     def _row(self, body: bytes) -> _PlainRow | Row:
         """One that may hold NaN and infinities, which are not JSON."""

@@ -19,7 +19,7 @@ from paceline.run.history import surviving_rows
 from paceline.run.records import CheckpointCommitted, Ended, Header, Record
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts
-from paceline.view import column_cache, series
+from paceline.view import column_cache, series, uniform_rows
 from paceline.view.decimate import ema
 from paceline.view.row_reader import RowReader
 from paceline.view.series import RunSeries
@@ -95,6 +95,7 @@ def test_random_runs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Read at once, and read as they grow: in chunks that cut lines anywhere."""
     dice = random.Random(seed)
     monkeypatch.setattr(series, "CHUNK_BYTES", dice.choice([64, 1000, 4 << 20]))
+    monkeypatch.setattr(uniform_rows, "WORTH_IT", dice.choice([1, 3, 200]))
     run = write(tmp_path / "run", random_records(dice))
     at_once = RunSeries(run)
     at_once.refresh()
@@ -111,6 +112,28 @@ def test_random_runs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         bit_by_bit.refresh()
     check(bit_by_bit, growing, NAMES)
     assert bit_by_bit.generation == at_once.generation
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_that_are_mostly_alike(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all rows of a real run are; a few are different in one way or another."""
+    dice = random.Random(seed)
+    monkeypatch.setattr(uniform_rows, "WORTH_IT", dice.choice([1, 5, 50]))
+    names = ["loss", "accuracy", 'odd "key', "a:b", "ümlaut"][: dice.randint(1, 5)]
+    odd = [
+        {"extra": 1.0}, {"loss": None}, {"loss": True}, {"loss": math.nan}, {"loss": "1.5"}, {"loss": {"a": 1}},
+        {"rank": 0}, {"loss": -1e-300}, {"loss": 10**30}, {"loss": [1]}, {"text": 'x":1,"y'},
+    ]  # fmt: skip
+    records: list[Record] = [header(), attempt()]
+    for index in range(1, dice.choice([3, 100, 400])):
+        metrics: dict[str, Any] = {name: dice.choice([dice.random(), dice.randint(-5, 5), 1e-7]) for name in names}
+        if dice.random() < dice.choice([0.0, 0.02]):
+            metrics |= dice.choice(odd)
+        records += [row(index, metrics, rank=rank) for rank in range(dice.choice([1, 1, 2]))]
+    run = write(tmp_path, records)
+    curves = RunSeries(run)
+    curves.refresh()
+    check(curves, run, [*names, "extra", "loss", "rank", "text"])
 
 
 def test_text_flags_and_nothing_are_not_metrics(tmp_path: Path) -> None:
@@ -341,3 +364,14 @@ def test_a_journal_that_begins_anew(tmp_path: Path) -> None:
     curves.refresh()
     check(curves, tmp_path, ["a"])
     assert curves.column("a").tolist() == [2.0]
+
+
+OLD_JOURNALS = sorted(Path(__file__).parents[1].glob("run/fixtures/**/journal.jsonl"))
+
+
+@pytest.mark.parametrize("journal", OLD_JOURNALS, ids=lambda path: path.parent.name)
+def test_journals_of_earlier_versions(journal: Path) -> None:
+    curves = RunSeries(journal.parent)
+    curves.refresh()
+    assert curves.rows > 0
+    check(curves, journal.parent, curves.metrics())

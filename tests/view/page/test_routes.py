@@ -382,6 +382,7 @@ class TestSearch:
             "lr": {"kind": "float", "low": 1e-5, "high": 0.1, "log": True},
         }
         assert found["importance"].keys() == {"x", "deep/y", "lr"}
+        assert sum(found["importance"].values()) == pytest.approx(1)
         assert (found["why"], found["continue"], found["pareto"]) == ("", "", [])
         values = [value for _, value, _ in found["best_so_far"]]
         assert values == sorted(values)
