@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from paceline.run.found_runs import RunSummary
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
-from paceline.view.catalog import Problem
-from paceline.view.page.interim_catalog import Entry
+from paceline.view.catalog import Entry, Problem
 
 MOST_METRICS = 40
 LONGEST_ERROR = 200

@@ -13,9 +13,9 @@ import msgspec
 
 from paceline.run.found_runs import RunSummary
 from paceline.tune.experiment.summary import ExperimentSummary
+from paceline.view.catalog import Catalog
 from paceline.view.page.encoding import encode
 from paceline.view.page.entries import FIELDS, Line, line_of
-from paceline.view.page.interim_catalog import Catalog
 
 _MOST_REMOVED = 10_000
 _MOST_AT_ONCE = 2_000

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from paceline.air.errors import PacelineError
 from paceline.storage.run_dir import resolve_storage
+from paceline.view.catalog import Catalog
 from paceline.view.page.curves import CurveStore
 from paceline.view.page.importances import ImportanceStore
-from paceline.view.page.interim_catalog import Catalog
 from paceline.view.page.listing import Listing
 from paceline.view.page.machine import Machine
 from paceline.web.problem import Problem
