@@ -12,12 +12,14 @@ from paceline.cli.output import BOLD, add_format, heading, write, write_csv, wri
 from paceline.cli.output import whole_text as shown
 from paceline.cli.places import PATH_HELP, run_at
 from paceline.cli.table import Cell, Column, Styled, cell
+from paceline.run.found_runs import RunSummary
 from paceline.view.catalog import run_facts
 from paceline.view.compare import aligned, differs
+from paceline.view.facts import users_config
 
 DESCRIPTION = """\
-Compares runs or trials: the keys of their configurations, the settings that they were started with, and the metrics
-that they reported last. Lines that differ begin with an asterisk.
+Compares runs or trials: their configurations, and the metrics that they reported last. Lines that differ begin with an
+asterisk. Settings such as those of RunConfig are listed only where they differ.
 """
 
 
@@ -32,19 +34,19 @@ def run(given: argparse.Namespace) -> int:
     if len(given.paths) < 2:
         raise CommandError("diff compares two or more runs: name another one.", USAGE)
     facts = [run_facts(run_at(path, "compare").path) for path in given.paths]
-    names = _names([each.summary.path for each in facts])
+    named = dict(zip(_names([each.summary for each in facts]), facts, strict=True))
+    names = list(named)
     parts: dict[str, dict[str, Mapping[str, Any] | None]] = {
-        "config": {name: each.config for name, each in zip(names, facts, strict=True)},
-        "settings": {name: _settings(each.settings) for name, each in zip(names, facts, strict=True)},
-        "metrics": {name: each.summary.reached.metrics for name, each in zip(names, facts, strict=True)},
+        "config": {name: users_config(each) for name, each in named.items()},
+        "settings": {name: _settings(each.settings) for name, each in named.items()},
+        "metrics": {name: each.summary.reached.metrics for name, each in named.items()},
     }
     rows = [
         {"part": part, "key": key, "differs": differs(values, len(names)), **_filled(values, names)}
         for part, each in parts.items()
         for key, values in aligned(each).items()
     ]
-    if given.only_changed:
-        rows = [row for row in rows if row["differs"]]
+    rows = [row for row in rows if row["differs"] or not (given.only_changed or row["part"] == "settings")]
     if given.format == "json":
         write_json(rows)
     elif given.format == "csv":
@@ -64,7 +66,11 @@ def _filled(values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _write(rows: list[dict[str, Any]], names: list[str], parts: list[str]) -> None:
-    columns = [Column("key", "KEY", folds=True), *(Column(name, name, folds=True) for name in names)]
+    columns = [
+        Column("mark", ""),
+        Column("key", "KEY", folds=True),
+        *(Column(name, name, folds=True) for name in names),
+    ]
     first = True
     for part in parts:
         cells = [_cells(row, names) for row in rows if row["part"] == part]
@@ -80,20 +86,21 @@ def _write(rows: list[dict[str, Any]], names: list[str], parts: list[str]) -> No
 
 def _cells(row: Mapping[str, Any], names: list[str]) -> dict[str, Cell]:
     texts = {name: "-" if row[name] is None else shown(row[name]) for name in names}
-    mark = "* " if row["differs"] else "  "
-    key = mark + cell(row["key"])
+    key = cell(row["key"])
     if not row["differs"]:
         return {"key": key, **texts}
-    return {"key": Styled(key, BOLD), **{name: Styled(text, BOLD) for name, text in texts.items()}}
+    return {"mark": "*", "key": Styled(key, BOLD), **{name: Styled(text, BOLD) for name, text in texts.items()}}
 
 
-def _names(paths: list[str]) -> list[str]:
-    """The shortest ends of the paths that differ."""
-    if len(set(paths)) < len(paths):
+def _names(runs: list[RunSummary]) -> list[str]:
+    """What the runs go by here: the first kind of name that tells them apart."""
+    if len({each.path for each in runs}) < len(runs):
         raise CommandError("diff compares different runs, but one was named twice.", USAGE)
-    parts = [path.rstrip("/").split("/") for path in paths]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = [os.path.join(*each[-length:]) for each in parts]
-        if len(set(names)) == len(names):
-            return [cell(name) for name in names]
-    return paths
+    kinds = (
+        [each.name for each in runs],
+        [each.trial_id for each in runs],
+        [f"{each.name}/{each.trial_id}" for each in runs],
+        [os.path.basename(os.path.dirname(each.path)) for each in runs],
+    )
+    chosen = next((names for names in kinds if len(set(names)) == len(names)), [each.path for each in runs])
+    return [cell(name) for name in chosen]

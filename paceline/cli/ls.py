@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import flattened, nested_get
-from paceline.air.words import size_text
 from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.output import (
     add_format,
     age_text,
     note,
     number_text,
+    short_size,
     status_cell,
     write,
     write_csv,
@@ -25,8 +28,8 @@ from paceline.cli.output import (
 )
 from paceline.cli.places import broken, found_at, name_below, place
 from paceline.cli.table import Cell, Column, cell
-from paceline.run.found_runs import RunSummary
-from paceline.storage.run_dir import default_storage_root, resolve_storage
+from paceline.run.found_runs import RunSummary, summary_of_run_dir
+from paceline.storage.run_dir import RunDir, default_storage_root, resolve_storage
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import Found
 
@@ -36,7 +39,8 @@ Lists runs and searches, newest first; of a search, its trials. Without PATH it 
 
 BEST is the value of the best checkpoint that is kept, or of the best trial; LAST the one that was reported last. METRIC
 is what checkpoints or trials are ranked by, otherwise the first metric that was reported. SIZE is that of the
-checkpoints. AGE is the time since the start.
+checkpoints; of searches on remote storage, or with more than 2,000 trials, it is not known. AGE is the time since the
+start. PROGRESS counts iterations; of a search, the trials that have ended.
 """
 
 COLUMNS = [
@@ -50,6 +54,7 @@ COLUMNS = [
     Column("age", "AGE", right=True),
     Column("size", "SIZE", right=True),
 ]
+MOST_TRIALS_TO_LOOK_AT = 2000
 STATUSES = ("running", "finished", "failed", "interrupted", "killed", "pending", "damaged", "unreadable")
 
 
@@ -171,13 +176,23 @@ def search_row(search: ExperimentSummary, root: str, metric: str | None) -> dict
         "last": reported[-1] if reported else None,
         "started": search.started or None,
         "ended": search.ended,
-        "size": sum(trial.reached.size for trial in search.trials),
+        "size": _size_of(search),
         "best_trial": best.path if best is not None else None,
     }
 
 
+def _size_of(search: ExperimentSummary) -> int | None:
+    """A search does not know the checkpoints of trials that have ended: their own records do."""
+    if "://" in search.path or len(search.trials) > MOST_TRIALS_TO_LOOK_AT:
+        return None
+    size = 0
+    for trial in search.trials:
+        with contextlib.suppress(RestoreError, StorageError):  # it has not begun, or is damaged
+            size += trial.reached.size or summary_of_run_dir(RunDir(Path(trial.path))).reached.size
+    return size
+
+
 def _cells(row: Mapping[str, Any]) -> dict[str, Cell]:
-    size = row.get("size")
     return {
         "name": cell(row["name"]),
         "status": status_cell(row["status"]),
@@ -187,7 +202,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Cell]:
         "last": number_text(row.get("last")),
         "params": " ".join(f"{cell(key)}={number_text(value)}" for key, value in row.get("params", {}).items()),
         "age": age_text(row.get("started")),
-        "size": size_text(size) if size else "",
+        "size": short_size(row.get("size")),
     }
 
 
@@ -196,7 +211,7 @@ def progress_text(row: Mapping[str, Any]) -> str:
     if row["kind"] == "search":
         trials = row["trials"]
         done = trials["all"] - sum(trials.get(status, 0) for status in ("running", "pending", "killed"))
-        return f"{done}/{trials['all']} trials"
+        return f"{done}/{trials['all']}"
     if row["kind"] == "problem":
         return ""
     most = row["most_iterations"]

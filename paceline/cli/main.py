@@ -22,6 +22,7 @@ COMMANDS = {
     "best": "the best trial, run or checkpoint by a metric",
     "diff": "compare the configurations and metrics of runs",
     "export": "write a run as CSV, Parquet or an HTML report",
+    "logs": "what the workers of a run wrote, ordered by time",
     "stacks": "where every rank of a live run is now",
     "top": "the live runs of this machine",
     "stop": "stop a live run or search at its next report",

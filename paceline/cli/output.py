@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from paceline.air.words import printable, value_text
+from paceline.air.words import printable, size_text, value_text
 from paceline.cli.table import Cell, Column, Styled, cell, pair_lines, table_lines
 
 FORMATS = ("table", "json", "csv")
@@ -122,6 +122,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+def csv_line(values: Sequence[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(values)
+    return text.getvalue()
+
+
 def write_csv(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> None:
     """Rows as CSV, nested values as columns like "a/b"; the columns that are named come first."""
     from paceline.air.metrics import flattened
@@ -164,6 +170,11 @@ def whole_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     return cell(json.dumps(plain(value), ensure_ascii=False, default=str) if isinstance(value, list | dict) else value)
+
+
+def short_size(size: int | None) -> str:
+    """Bytes, for a column of a table; nothing for none, or if that is not known."""
+    return size_text(size).replace(" bytes", " B").replace(" byte", " B") if size else ""
 
 
 def age_text(since: float | None, now: float | None = None) -> str:

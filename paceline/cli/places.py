@@ -13,7 +13,6 @@ from paceline.run.found_runs import RunSummary, summary_of
 from paceline.storage.run_dir import default_storage_root
 from paceline.tune.experiment.summary import ExperimentSummary, experiment_summary_of
 from paceline.view.catalog import Found, find
-from paceline.view.live import local_directory
 
 PATH_HELP = "directory or URI, or a name as `paceline ls` shows it"
 
@@ -61,10 +60,7 @@ def run_at(given: str, doing: str) -> RunSummary:
 
 def live_at(given: str) -> RunSummary | ExperimentSummary:
     """The live run or search at a path; the only one there is, if none is live."""
-    path = place(given)
-    if "://" in path:
-        path = local_directory(path.rstrip("/")) or path
-    found = found_at(path)
+    found = found_at(live_place(given) or given)
     everything = all_of(found)
     live = [each for each in everything if each.alive] or everything
     if not live:
@@ -74,6 +70,14 @@ def live_at(given: str) -> RunSummary | ExperimentSummary:
         kind = "are live" if live[0].alive else "are there, none of them live"
         raise CommandError(f"Name one run or search: {len(live)} {kind} in {given}: {names}.", USAGE)
     return live[0]
+
+
+def live_place(given: str) -> str | None:
+    """The directory in which a driver of this machine works on what is mirrored to a URI."""
+    from paceline.view.live import local_directory  # which a list of runs does not need
+
+    path = place(given)
+    return local_directory(path.rstrip("/")) if "://" in path else None
 
 
 def is_alive(found: RunSummary | ExperimentSummary) -> bool:

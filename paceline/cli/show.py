@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from paceline.air.metrics import flattened, nested_get
-from paceline.air.words import counted, duration_text, printable, size_text
+from paceline.air.words import counted, duration_text, printable
 from paceline.cli.ls import progress_text, run_row, search_row
 from paceline.cli.output import (
     add_format,
     age_text,
     heading,
     number_text,
+    short_size,
     status_cell,
     time_text,
     whole_text,
@@ -32,7 +33,7 @@ from paceline.run.found_runs import RunSummary, search_line
 from paceline.run.root_cause import excerpt
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import run_facts
-from paceline.view.facts import RunFacts
+from paceline.view.facts import RunFacts, users_config
 
 DESCRIPTION = """\
 Shows how a run or search is doing: its status, the error with the rank that caused it and your own lines of the
@@ -133,8 +134,18 @@ def _about_run(facts: RunFacts) -> Iterable[tuple[str, Cell]]:
     if facts.search:
         yield "trial of", cell(shown_place(facts.search))
     yield "files", cell(shown_place(summary.path))
+    if names := _files(summary.path):
+        yield "", cell(", ".join(names))
     if facts.origin:
         yield "copy of", cell(shown_place(facts.origin))
+
+
+def _files(path: str) -> list[str]:
+    """What is in the directory, without the checkpoints, which are listed by themselves."""
+    if "://" in path:
+        return []
+    found = [entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(path)]
+    return sorted(name for name in found if not name.startswith((".", "checkpoint_")) and name != "lock")
 
 
 def _times(summary: RunSummary | ExperimentSummary) -> Iterable[tuple[str, Cell]]:
@@ -155,15 +166,13 @@ def _show_error(facts: RunFacts) -> None:
     write("")
     heading("Error")
     for line in lines:
-        write(f"  {line}".rstrip())
+        if not line.startswith("To continue: "):  # which comes at the end
+            write(f"  {line}".rstrip())
 
 
 def _config(facts: RunFacts) -> list[tuple[str, Any]]:
-    if facts.config is None:
-        return [("", "not plain data, so it was not stored")]
-    inner = facts.config.get("train_loop_config")
-    is_loop = set(facts.config) == {"train_loop_config"} and isinstance(inner, Mapping)
-    return list(flattened(inner if is_loop and inner is not None else facts.config).items())
+    config = users_config(facts)
+    return [("", "not plain data, so it was not stored")] if config is None else list(flattened(config).items())
 
 
 def _show_attempts(facts: RunFacts, most: int | None) -> None:
@@ -191,7 +200,7 @@ def _show_checkpoints(facts: RunFacts, most: int | None) -> None:
             "number": f"{each.number}",
             "iteration": f"{each.iteration}",
             "score": number_text(each.score),
-            "size": size_text(each.size) if each.size else "",
+            "size": short_size(each.size),
             "age": age_text(each.time),
             "state": "damaged" if each.damaged else "" if each.kept else "gone",
         }

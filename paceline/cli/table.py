@@ -92,17 +92,27 @@ def _fits(columns: Sequence[Column], widths: list[int], width: int) -> bool:
 def _lines(columns: Sequence[Column], row: Mapping[str, Cell], widths: Sequence[int], colors: bool) -> Iterator[str]:
     """One row; more than one line if a cell is folded."""
     cells = [row.get(column.key, "") for column in columns]
-    folded = [
-        list(folds(_text(each), width)) if column.folds else [_text(each)]
-        for column, each, width in zip(columns, cells, widths, strict=True)
-    ]
-    for number in range(max(len(parts) for parts in folded)):
-        line = []
-        for column, each, parts, width in zip(columns, cells, folded, widths, strict=True):
-            text = parts[number] if number < len(parts) else ""
-            space = " " * (width - cell_width(text))
-            line.append(space + _painted(text, each, colors) if column.right else _painted(text, each, colors) + space)
-        yield (" " * GAP).join(line).rstrip()
+    texts = [_text(each) for each in cells]
+    rest: list[str] = []
+    if any(cell_width(text) > width for text, width in zip(texts, widths, strict=True)):
+        folded = [list(folds(text, width)) for text, width in zip(texts, widths, strict=True)]
+        texts = [parts[0] for parts in folded]
+        for number in range(1, max(map(len, folded))):
+            parts = [each[number] if number < len(each) else "" for each in folded]
+            rest.append(_line(columns, cells, parts, widths, colors))
+    yield _line(columns, cells, texts, widths, colors)
+    yield from rest
+
+
+def _line(
+    columns: Sequence[Column], cells: Sequence[Cell], texts: Sequence[str], widths: Sequence[int], colors: bool
+) -> str:
+    parts = []
+    for column, each, text, width in zip(columns, cells, texts, widths, strict=True):
+        space = " " * (width - cell_width(text))
+        shown = _painted(text, each, colors) if colors else text
+        parts.append(space + shown if column.right else shown + space)
+    return (" " * GAP).join(parts).rstrip()
 
 
 def _blocks(columns: Sequence[Column], rows: Iterable[Mapping[str, Cell]], width: int, colors: bool) -> Iterator[str]:

@@ -92,6 +92,12 @@ class RunFacts(Struct, kw_only=True):
     """The fingerprint of the code that the run was last started with."""
 
 
+def users_config(facts: RunFacts) -> dict[str, Any] | None:
+    """What the user has given: the configuration of the train function, where there is nothing else."""
+    inner = facts.config.get("train_loop_config") if facts.config else None
+    return inner if isinstance(inner, dict) and facts.config is not None and len(facts.config) == 1 else facts.config
+
+
 def run_facts(path: str | Path, filesystem: Any = None) -> RunFacts:
     """The facts of the run whose directory is at a path, or at a URI."""
     place = resolve_storage(path)

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -170,10 +171,12 @@ def follow(
     grep: re.Pattern[str] | None = None,
     since: float | None = None,
     start: Mapping[int, int] | None = None,
+    last: int | None = None,
 ) -> Iterator[LogLine]:
     """The same, and then what is written from now on, until the run ends.
 
-    `start` says where to begin, by rank: where a part of that log ended. Other ranks begin at their beginning.
+    `start` says where to begin, by rank: where a part of that log ended. Other ranks begin at their beginning. `last`
+    limits what is there already to so many lines.
     """
     run_dir = _logs_of(path)
     logs: dict[int, _Log] = {}
@@ -183,7 +186,9 @@ def follow(
             if rank not in logs:
                 logs[rank] = _Log(run_dir, rank, (start or {}).get(rank, 0))
         new = heapq.merge(*(log.lines(since, is_over=is_over) for log in logs.values()), key=_moment)
-        yield from (line for line in new if grep is None or grep.search(line.text))
+        wanted = (line for line in new if grep is None or grep.search(line.text))
+        yield from wanted if last is None else deque(wanted, maxlen=last)
+        last = None
         if is_over:
             return
         time.sleep(FOLLOW_EVERY_S)

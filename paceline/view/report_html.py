@@ -20,7 +20,7 @@ from paceline.air.words import counted, duration_text, size_text
 from paceline.run.found_runs import RunSummary, search_line
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.decimate import m4
-from paceline.view.facts import RunFacts, run_facts
+from paceline.view.facts import RunFacts, run_facts, users_config
 from paceline.view.series import RunSeries
 
 CHART_WIDTH, CHART_HEIGHT = 520, 170
@@ -60,7 +60,7 @@ def run_report(path: str, filesystem: Any = None) -> str:
             *_failure(facts),
             *_curves(series),
             *_section("Last metrics", _values(summary.reached.metrics)),
-            *_section("Configuration", _config(facts.config)),
+            *_section("Configuration", _config(users_config(facts))),
             *_attempts(facts),
             *_checkpoints(facts),
             *_section(

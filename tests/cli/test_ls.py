@@ -51,7 +51,7 @@ def test_the_table_has_a_line_for_each(runs: Runs, cli: Cli) -> None:
     lines = {line.split()[0]: line for line in said.out.splitlines()}
     assert lines["NAME"].split() == ["NAME", "STATUS", "PROGRESS", "METRIC", "BEST", "LAST", "AGE", "SIZE"]
     assert lines["finished"].split()[1:6] == ["finished", "3/10", "loss", "0.33333", "0.33333"]
-    assert lines["search"].split()[1:6] == ["finished", "4/4", "trials", "loss", "2"]
+    assert lines["search"].split()[1:6] == ["finished", "4/4", "loss", "2", "17"]
     assert "damaged" in said.err
     assert len(said.err.splitlines()) == 1
 
@@ -125,7 +125,7 @@ def test_hostile_names_do_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> No
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_terminal_of_any_width_shows_everything(width: int, runs: Runs) -> None:
     said = in_terminal(width, "ls", str(runs.root))
-    for text in ("finished", "killed", "running", "4/4 trials", "3/10", "0.33333"):
+    for text in ("finished", "killed", "running", "4/4", "3/10", "0.33333"):
         assert text in said.replace("\n", " ") or text in said
     assert all(cell_width(line) <= width for line in said.splitlines())
 
