@@ -169,6 +169,11 @@ class CheckpointFacts:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._source.describe()})"
 
+    def _repr_html_(self) -> str:
+        from paceline.air.reprs import checkpoint_html
+
+        return checkpoint_html(type(self).__name__, self._source)
+
 
 def _refuse_to_change(place: LocalDirectory | Remote, what: str) -> None:
     if place.is_committed():

@@ -88,13 +88,15 @@ def pairs(values: Mapping[str, object] | Iterable[tuple[object, object]]) -> Mar
     return table((), ((muted(name), value) for name, value in items))
 
 
-def short(value: object) -> Markup:
-    """A value in a few characters. One that is cut can be read as a whole by pointing at it."""
+def short(value: object, longest: int = 0) -> Markup:
+    """A value in a few characters, or in `longest`. One that is cut can be read as a whole by pointing at it."""
+    complete = str(value)
     text = value_text(value)
-    whole = str(value)
-    if isinstance(value, float) or text == whole:
+    if longest:
+        text = complete if len(complete) <= longest else f"{complete[: longest - 1]}…"
+    if isinstance(value, float) or text == complete:
         return escaped(text)
-    return element("span", text, title=whole[:2000])
+    return element("span", text, title=complete[:2000])
 
 
 def details(summary: object, content: object, *, is_open: bool = False) -> Markup:

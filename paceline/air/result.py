@@ -130,6 +130,11 @@ class Result:
             lines.append(f"warnings={len(self.warnings)}")
         return "Result(\n  " + ",\n  ".join(lines) + ",\n)"
 
+    def _repr_html_(self) -> str:
+        from paceline.air.reprs import result_html
+
+        return result_html(self)
+
 
 def _name_next_best(ranked: list[Checkpoint]) -> None:
     """Tell each of them, the best first, where to look if it is damaged: at the next one, the last at the first."""

@@ -135,6 +135,12 @@ class Source(ABC):
     def schema(self) -> pa.Schema:
         """Names and types of the columns; may read a first chunk where nothing else says it."""
 
+    @property
+    def known_schema(self) -> pa.Schema | None:
+        """The same if it has been found out already; nothing is read for it."""
+        found: pa.Schema | None = getattr(self, "_schema", None)
+        return found
+
     @abstractmethod
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         """The rows of one block. Raises DataError that names the place for what cannot be read."""

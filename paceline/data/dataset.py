@@ -53,6 +53,11 @@ class Dataset(Transforms, Combining, Aggregates, Writes, Legacy, Batches):
         rows = f", rows={sum(block.rows or 0 for block in blocks)}" if blocks is not None else ""
         return f"{type(self).__name__}({self.plan.describe()}{rows})"
 
+    def _repr_html_(self) -> str:
+        from paceline.data.dataset_html import dataset_html
+
+        return dataset_html(self)
+
     def __len__(self) -> int:
         raise TypeError("a dataset may have to be read to know its length: use count()")
 

@@ -147,6 +147,15 @@ class Plan(Source):
             self._schema = self._find_schema()
         return self._schema
 
+    @property
+    def known_schema(self) -> pa.Schema | None:
+        schema = self._schema
+        if schema is None:
+            schema = self.source.known_schema
+            for operation in self.operations:
+                schema = None if schema is None else operation.output_schema(schema)
+        return schema
+
     def _find_schema(self) -> pa.Schema:
         schema = self.source.schema()
         for operation in self.operations:

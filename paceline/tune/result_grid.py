@@ -302,6 +302,11 @@ class ResultGrid:
         lines.append(f"path={self._experiment_path!r}")
         return "ResultGrid(\n  " + ",\n  ".join(lines) + ",\n)"
 
+    def _repr_html_(self) -> str:
+        from paceline.tune.result_grid_html import grid_html
+
+        return grid_html(self)
+
     def _best_of_last_rows(self) -> tuple[TrialOutcome | None, float]:
         """The best trial and its value, as far as they can be told without reading a file."""
         if self.metric is None or self.mode is None:

@@ -52,6 +52,8 @@ def test_a_cut_value_can_be_read_as_a_whole() -> None:
     assert html.short("short") == "short"
     assert html.short(0.123456789) == "0.12346"
     assert parsed(html.short("x" * 100)).get("title") == "x" * 100
+    assert html.short("x" * 100, 100) == "x" * 100
+    assert parsed(html.short("x" * 101, 100)).text == "x" * 99 + "…"
 
 
 def test_a_table_is_aligned() -> None:

@@ -58,6 +58,10 @@ class TableSource(Source):
     def schema(self) -> pa.Schema:
         return self.table.schema
 
+    @property
+    def known_schema(self) -> pa.Schema:
+        return self.table.schema
+
     def read(self, block: int, request: ReadRequest) -> Iterator[Chunk]:
         rows = rows_of_block(block, request, self.table.num_rows, self.block_rows)
         for chunk in self.table.slice(rows.start, len(rows)).to_batches(max_chunksize=request.chunk_rows):
