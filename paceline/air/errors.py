@@ -89,6 +89,12 @@ class WorkerFailure:
 class PacelineError(Exception):
     """Base of every error of this library."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the user's lines without ours. Python itself does not ask for it."""
+        from paceline.air.notebook_traceback import without_our_end
+
+        return without_our_end(self)
+
 
 class ConfigError(PacelineError, ValueError):
     """A setting that cannot work."""
@@ -234,6 +240,14 @@ class TrainingFailedError(PacelineError, RuntimeError):
         super().__init__(message)
         self.result = result
         self.failures = failures
+        self.brief = ""
+        """The message without the traceback of the worker, for who shows that in another way."""
+
+    def _render_traceback_(self) -> list[str]:
+        """The user's lines on the rank that failed."""
+        from paceline.air.notebook_traceback import rendered
+
+        return rendered(self)
 
     @property
     def root_cause(self) -> WorkerFailure | None:

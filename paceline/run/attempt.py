@@ -14,6 +14,7 @@ import msgspec
 
 from paceline.air import process
 from paceline.air.attachment import Attachment
+from paceline.air.cells import with_cells
 from paceline.air.constants import ORIGINAL_DIRECTORY_VARIABLE
 from paceline.air.errors import ConfigError, WorkerFailure
 from paceline.engine.base import Engine, Message, Placement, TaskEnded, WorkerGroup, WorkerRequest
@@ -230,7 +231,8 @@ class Attempt:
 
     def stacks(self) -> dict[int, str]:
         """Every live rank's Python stacks."""
-        return self._group.stacks() if self._group is not None else {}
+        stacks = self._group.stacks() if self._group is not None else {}
+        return {rank: with_cells(text) for rank, text in stacks.items()}
 
     def _note_failure(self, failure: WorkerFailure) -> None:
         if failure.exception_type == "paceline.air.errors.StorageError":

@@ -139,10 +139,11 @@ class ReachedSoFar:
 
     def final_error(self, reason: str) -> TrainingFailedError:
         """What fit() raises when nothing is tried any more."""
-        message = root_cause.describe(self._failures, reason)
-        if again := self._how_to_continue():  # the last line, where people look first
-            message += f"\n\nTo continue: {again}"
+        again = self._how_to_continue()
+        last_line = f"\n\nTo continue: {again}" if again else ""  # where people look first
+        message = root_cause.describe(self._failures, reason) + last_line
         error = TrainingFailedError(message, failures=tuple(self._failures))
+        error.brief = root_cause.describe(self._failures, reason, with_traceback=False) + last_line
         error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
         return error
 

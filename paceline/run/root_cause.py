@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.air.cells import with_cells
 from paceline.air.errors import (
     AttemptFailure,
     EngineError,
@@ -62,7 +63,15 @@ def attempt_failure(
     attempt: int, failures: Sequence[WorkerFailure], backend: type[Backend] = Backend
 ) -> AttemptFailure:
     """Choose the root cause: the earliest failure that is not the echo of another."""
-    marked = [replace(failure, attempt=attempt, collateral=is_echo(failure, failures, backend)) for failure in failures]
+    marked = [
+        replace(
+            failure,
+            attempt=attempt,
+            collateral=is_echo(failure, failures, backend),
+            traceback=with_cells(failure.traceback),
+        )
+        for failure in failures
+    ]
     ordered = sorted(marked, key=_likely_cause_first)
     cause = replace(ordered[0], collateral=False, hint=ordered[0].hint or backend.hint_for(ordered[0]))
     return AttemptFailure(
@@ -165,14 +174,14 @@ def _rebuilt(failure: WorkerFailure) -> BaseException | None:
         return None
 
 
-def describe(failures: Sequence[AttemptFailure], reason: str) -> str:
+def describe(failures: Sequence[AttemptFailure], reason: str, *, with_traceback: bool = True) -> str:
     """One screen: what happened, where in the user's code, what followed, where the logs are."""
     last = failures[-1]
     cause = last.root_cause
     lines = [f"Training failed: rank {cause.rank}: {cause.message}"]
     if len(failures) > 1 or reason not in ("", "max_failures is 0"):
         lines.append(f"(attempt {last.attempt + 1}; {reason})")
-    if len(cause.traceback.strip().splitlines()) > 1:  # otherwise it only repeats the message
+    if with_traceback and len(cause.traceback.strip().splitlines()) > 1:  # otherwise it only repeats the message
         lines += ["", *excerpt(cause.traceback, 20)]
     if cause.hint:
         lines += ["", f"Hint: {cause.hint}"]

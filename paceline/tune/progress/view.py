@@ -16,6 +16,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.cells import place_in_words
 from paceline.air.errors import PacelineError
 from paceline.air.metrics import nested_get
 
@@ -165,7 +166,7 @@ def _first_line(error: BaseException | str) -> str:
 
 
 def place_in_users_code(traceback: str) -> str:
-    """The innermost line of a traceback that is not the library's own, as ``train.py:12``."""
+    """The innermost line of a traceback that is not the library's own: ``train.py:12`` or ``Cell In[3], line 7``."""
     frames = re.findall(r'^  File "([^"]+)", line (\d+)', traceback, re.MULTILINE)
     own = [(file, line) for file, line in frames if not file.startswith((_OUR_FILES, "<"))]
-    return f"{os.path.basename(own[-1][0])}:{own[-1][1]}" if own else ""
+    return place_in_words(os.path.basename(own[-1][0]), own[-1][1]) if own else ""
