@@ -19,6 +19,7 @@ from paceline.run.attempt import Attempt
 from paceline.run.decisions import INTERRUPT_WAIT_S, Decision, Stop, StopRequest
 from paceline.run.history import RowFiller
 from paceline.run.messages import ForTarget
+from paceline.run.observers import RankState
 from paceline.run.opening import OpenRun
 from paceline.run.report_flow import AttemptProblem, ReportFlow
 from paceline.run.spec import RunSpec
@@ -61,6 +62,16 @@ class AtWork:
         self._deadline = float("inf")
         """When workers that were asked to end are killed."""
         self._in_grace_period = False
+
+        parts.observers.workers(self.ranks)
+
+    def ranks(self) -> list[RankState]:
+        """How far each rank is."""
+        failed = {failure.rank for failure in self.attempt.failures}
+        return [
+            RankState(rank, index, "failed" if rank in failed else "ended" if rank in self.attempt.ended else "running")
+            for rank, index in enumerate(self.flow.alignment.last_index)
+        ]
 
     def time_to_wait(self, longest: float) -> float:
         """For how long nothing has to be done unless somebody says something."""

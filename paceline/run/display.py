@@ -1,7 +1,8 @@
-"""How a run or a search is shown: as lines in a pipe, a file or a notebook, or as a live picture in a terminal.
+"""How a run or a search is shown: as lines in a pipe or a file, or as a live picture in a terminal or a notebook.
 
-`Display` itself is silent. `PlainDisplay` writes lines; `live_display.LiveDisplay` keeps a picture in a terminal. What
-they show is said by `run/progress.py` and `tune/progress/`. Writing is never fatal, and nothing harmful passes.
+`Display` itself is silent. `PlainDisplay` writes lines; `live_display.LiveDisplay` keeps a picture in a terminal,
+`notebook_display.NotebookDisplay` in a cell. What they show is said by `run/progress.py` and `tune/progress/`. Writing
+is never fatal, and nothing harmful passes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import os
 import shlex
 import sys
 import time
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
+from paceline.air.cells import in_notebook
 from paceline.air.words import printable as printable
+
+if TYPE_CHECKING:
+    from paceline.air.html import Markup
 
 PLAIN_INTERVAL_S = 5.0
 Line = tuple[str, str]
@@ -157,6 +162,9 @@ class Picture(Protocol):
     def frame(self, width: int, height: int) -> list[Line]:
         """The state as it fits a terminal of this size."""
 
+    def html(self) -> Markup:
+        """The state as a notebook shows it."""
+
 
 class Display:
     """Shows nothing: what `verbose=0` gets."""
@@ -165,6 +173,8 @@ class Display:
     """Whether anything is shown at all."""
     is_terminal = False
     """Whether somebody may be looking on."""
+    draws_curves = False
+    """Whether pictures shall remember the rows that they have seen."""
 
     @property
     def is_due(self) -> bool:
@@ -265,6 +275,10 @@ def make_display(verbose: int, stream: TextIO | None = None) -> Display:
     """The display for `RunConfig(verbose=...)`: 0 silent, 1 beginning, errors and end, 2 and 3 everything."""
     if verbose <= 0:
         return Display()
+    if stream is None and in_notebook():
+        from paceline.run.notebook_display import NotebookDisplay
+
+        return NotebookDisplay()
     writer = GuardedWriter(stream if stream is not None else sys.stdout)
     if verbose == 1 or not writer.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return PlainDisplay(writer, detailed=verbose > 1)

@@ -5,9 +5,10 @@ They see what the run has already done; none of them is part of how it is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
@@ -19,6 +20,16 @@ from paceline.run.loggers import default_loggers
 from paceline.run.spec import Trial
 from paceline.run.worker_logs import LogFollower, LogRotation, LogWatcher, older_log
 from paceline.storage.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class RankState:
+    """One worker at a glance."""
+
+    rank: int
+    iteration: int
+    """How far it has reported."""
+    state: Literal["running", "ended", "failed"]
 
 
 class Progress:
@@ -40,6 +51,9 @@ class Progress:
 
     def checkpoint(self, number: int, path: Path | str) -> None:
         """A checkpoint was committed."""
+
+    def workers(self, ask: Callable[[], list[RankState]]) -> None:
+        """Workers are at work; `ask` says how far each is. It may be asked after they have ended, too."""
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
         """An attempt failed; `retry` says whether another one follows."""
@@ -83,7 +97,9 @@ class Observers:
         self._run_dir = run_dir
         self._shares = callbacks is not None
         self._callbacks = callbacks or CallbackList(config.callbacks, default_loggers())
-        self._progress = progress or make_progress(config.verbose)
+        self._progress = progress or make_progress(
+            config.verbose, metric=config.checkpoint_config.checkpoint_score_attribute
+        )
         self._follower: LogFollower | None = None
         self._rotation: LogRotation | None = None
         self._times: LogTimes | None = None
@@ -137,6 +153,10 @@ class Observers:
         self._progress.note(f"{self.trial} continues after iteration {index}, {source}")
         self._callbacks.rewind(self.trial, index, history.rows_from)
         self._callbacks.on_trial_restore(index, self.trial)
+
+    def workers(self, ask: Callable[[], list[RankState]]) -> None:
+        """How to ask after the workers of this attempt."""
+        self._progress.workers(ask)
 
     # -- while it runs --------------------------------------------------------------------
 
@@ -237,11 +257,11 @@ class Observers:
                 self._progress.output(rank, text)
 
 
-def make_progress(verbose: int, stream: TextIO | None = None) -> Progress:
-    """The progress for `RunConfig(verbose=...)`."""
+def make_progress(verbose: int, stream: TextIO | None = None, metric: str | None = None) -> Progress:
+    """The progress for `RunConfig(verbose=...)`. `metric` is what the user judges the run by, if that is known."""
     if verbose <= 0:
         return Progress()
     from paceline.run.display import make_display
     from paceline.run.progress import ShownProgress
 
-    return ShownProgress(make_display(verbose, stream))
+    return ShownProgress(make_display(verbose, stream), metric)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,12 @@ from paceline.air.metrics import flattened, number_in, reported
 from paceline.air.words import counted, printable
 from paceline.air.words import duration_text as duration_text
 from paceline.air.words import value_text as value_text
+from paceline.run.curves import Curves
 from paceline.run.display import Display, Line, cell_width, clipped, clipped_inside, mention_page, padded, wrapped
-from paceline.run.observers import Progress
+from paceline.run.observers import Progress, RankState
 
 if TYPE_CHECKING:
+    from paceline.air.html import Markup
     from paceline.air.result import Result
     from paceline.run.spec import Trial
 
@@ -30,8 +32,10 @@ _LINES_OF_FACTS = 3
 class ShownProgress(Progress):
     """Says what happens to a run. It is also the picture of the run that its display shows."""
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: Display, metric: str | None = None) -> None:
+        """`metric` is what the user judges the run by, if that is known."""
         self._display = display
+        self.curves = Curves(metric) if display.draws_curves else None
         self._row: Mapping[str, Any] = {}
         self._name = ""
         self._run_dir = ""
@@ -40,6 +44,10 @@ class ShownProgress(Progress):
         self._checkpoint = ""
         self._started_at = time.monotonic()
         self._had_finished = False
+        self._ended: Result | None = None
+        self._took_s = 0.0
+        self._ask_workers: Callable[[], list[RankState]] = list
+        self._last_lines: dict[int, str] = {}
 
     def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
         self._name = str(trial)
@@ -61,18 +69,25 @@ class ShownProgress(Progress):
 
     def row(self, row: Mapping[str, Any]) -> None:
         self._row = row
+        if self.curves is not None:
+            self.curves.add(row)
         self._display.refresh()
 
     def checkpoint(self, number: int, path: Path | str) -> None:
         self._checkpoint = Path(path).name or f"checkpoint {number}"
 
+    def workers(self, ask: Callable[[], list[RankState]]) -> None:
+        self._ask_workers = ask
+
     def attempt_failed(self, summary: str, retry: bool) -> None:
         what_next = "Starting the next attempt." if retry else "There is no further attempt."
         self._display.say(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}", "red")
-        self._attempt += 1
+        self._attempt += retry
         self._display.show_next()
 
     def output(self, rank: int, text: str) -> None:
+        if self.curves is not None:
+            self._last_lines[rank] = printable(text.rstrip().rpartition("\n")[2].rpartition("\r")[2])
         self._display.output(f"(rank {rank}) ", text)
 
     def note(self, text: str) -> None:
@@ -86,7 +101,8 @@ class ShownProgress(Progress):
 
     def finished(self, result: Result) -> None:
         self._display.stop()
-        took = number_in(result.metrics, TIME_TOTAL_S) if self._had_finished else self._elapsed_s()
+        self._took_s = took = number_in(result.metrics, TIME_TOTAL_S) if self._had_finished else self._elapsed_s()
+        self._ended = result
         ended = "had finished already:" if self._had_finished else f"{result.status} after"
         heading, *rest = end_report(f"{self._name} {ended}", result, self._run_dir, took)
         self._display.say(heading, "bold green" if result.error is None else "bold red")
@@ -109,21 +125,31 @@ class ShownProgress(Progress):
         return f"{self._name}: {', '.join(parts)}"
 
     def frame(self, width: int, height: int) -> list[Line]:
-        facts = [
-            self._name,
+        facts = [printable(fact) for fact in (self._name, *self._facts())]
+        head = wrapped(facts, width, most=max(1, min(_LINES_OF_FACTS, height)))
+        room = min(_METRICS_IN_A_FRAME, height - len(head))
+        table = metric_lines(self._row, room, width)
+        return [*((line, "bold") for line in head), *((clipped(line, width), "") for line in table)]
+
+    def html(self) -> Markup:
+        from paceline.run.progress_html import RunView, run_html
+
+        assert self.curves is not None
+        row = self._row if self._ended is None else self._ended.metrics
+        view = RunView(self._name, self._facts(), row, self.curves, self._ask_workers(), self._last_lines, self._ended)
+        return run_html(view)
+
+    def _facts(self) -> list[str]:
+        return [
             workers_text(self._world_size),
             *([f"attempt {self._attempt}"] if self._attempt > 1 else []),
             f"iteration {self._row.get('training_iteration', 0)}",
             self._checkpoint or "no checkpoint yet",
             duration_text(self._elapsed_s()),
         ]
-        head = wrapped([printable(fact) for fact in facts], width, most=max(1, min(_LINES_OF_FACTS, height)))
-        room = min(_METRICS_IN_A_FRAME, height - len(head))
-        table = metric_lines(self._row, room, width)
-        return [*((line, "bold") for line in head), *((clipped(line, width), "") for line in table)]
 
     def _elapsed_s(self) -> float:
-        return time.monotonic() - self._started_at
+        return time.monotonic() - self._started_at if self._ended is None else self._took_s
 
 
 def end_report(ended: str, result: Result, run_dir: str, elapsed_s: float) -> Iterator[str]:

@@ -37,9 +37,10 @@ from paceline.tune.progress.texts import (
     start_line,
     trial_line,
 )
-from paceline.tune.progress.view import ExperimentEnd, ExperimentView, place_in_users_code
+from paceline.tune.progress.view import BestSoFar, ExperimentEnd, ExperimentView, place_in_users_code
 
 if TYPE_CHECKING:
+    from paceline.air.html import Markup
     from paceline.run.spec import Trial
     from paceline.tune.progress.reporters import ProgressReporter
 
@@ -47,6 +48,7 @@ _STYLES = {"RUNNING": "", "PAUSED": "yellow", "PENDING": "dim", "TERMINATED": "d
 _MOST_HEAD_LINES = 3
 _METRICS_INFERRED = 3
 _LONGEST_CELL = 20
+_TRIALS_IN_A_NOTEBOOK = 15
 _ROWS_FOR_ERRORS = 3
 """Failed trials keep so many rows even where running ones could fill the screen."""
 _ASKING_INTERVAL_S = 0.125
@@ -59,6 +61,8 @@ class ExperimentProgress:
     def __init__(self, display: Display) -> None:
         self._display = display
         self._view: ExperimentView | None = None
+        self._end: ExperimentEnd | None = None
+        self._best_so_far = BestSoFar()
 
     def started(self, view: ExperimentView) -> None:
         """The experiment begins. The view stays the same object and is kept up to date."""
@@ -106,6 +110,7 @@ class ExperimentProgress:
 
     def finished(self, summary: ExperimentEnd) -> None:
         """The experiment has ended, well or not."""
+        self._end = summary
         self._display.stop()
         if self._view is not None:
             good = summary.status == "finished" and not self._view.errors
@@ -126,6 +131,15 @@ class ExperimentProgress:
     def frame(self, width: int, height: int) -> list[Line]:
         assert self._view is not None
         return frame_lines(self._view, width, height)
+
+    def html(self) -> Markup:
+        from paceline.tune.progress.search_html import search_html
+
+        assert self._view is not None
+        trials = shown_trials(self._view, _TRIALS_IN_A_NOTEBOOK)
+        columns = trial_columns(self._view, trials)
+        self._best_so_far.look(self._view)
+        return search_html(self._view, trials, columns, _left_out(self._view, trials), self._best_so_far, self._end)
 
 
 class ReporterProgress(ExperimentProgress):
@@ -231,14 +245,17 @@ def frame_lines(view: ExperimentView, width: int, height: int) -> list[Line]:
 
 
 def _table(view: ExperimentView, trials: list[Trial], width: int) -> Table:
+    return table_of(trial_columns(view, trials), trials, width, _LONGEST_CELL)
+
+
+def trial_columns(view: ExperimentView, trials: list[Trial]) -> list[Column]:
     best = view.best_trial()
-    columns = [
+    return [
         Column("trial", lambda trial: f"{'★' if trial is best else ' '}{short_name(trial)}"),
         Column("status", lambda trial: trial.status, rank=1),
         *parameter_columns(trials),
         *metric_columns(trials, view.metric, _METRICS_INFERRED),
     ]
-    return table_of(columns, trials, width, _LONGEST_CELL)
 
 
 def shown_trials(view: ExperimentView, room: int) -> list[Trial]:

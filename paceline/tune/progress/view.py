@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _OUR_FILES = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 RECENTLY_ENDED = 50
 """How many ended trials a display may look back on."""
+_MOST_POINTS = 400
 
 
 @dataclass(eq=False)
@@ -141,6 +142,20 @@ class ExperimentView:
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started_at
+
+
+class BestSoFar:
+    """The best value over time, in few points."""
+
+    def __init__(self) -> None:
+        self.values: list[float | None] = []
+        self.seconds: list[float] = []
+
+    def look(self, view: ExperimentView) -> None:
+        self.values.append(view.best_value())
+        self.seconds.append(round(view.elapsed_s(), 1))
+        if len(self.values) > _MOST_POINTS:
+            self.values, self.seconds = self.values[::2], self.seconds[::2]
 
 
 @dataclass(frozen=True)
