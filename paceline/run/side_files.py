@@ -20,7 +20,7 @@ from paceline.air.errors import CheckpointError, StorageError
 from paceline.storage.commit import quarantine
 from paceline.storage.run_dir import RunDir
 
-_DIRECTORIES = re.compile(r"logs|rank_\d+")
+_DIRECTORIES = re.compile(r"logs|trackers|rank_\d+")
 
 _decode = msgspec.json.Decoder(dict).decode
 

@@ -154,7 +154,7 @@ class Mirror:
             self.lease.check()
             self.journal_parts.push()
             here = self.run_dir
-            for path in (here.params, here.error_txt):
+            for path in (here.params, here.error_txt, *sorted(here.trackers_dir.glob("*.json"))):
                 self._push_if_changed(path)
             for path in (here.result_json, here.progress_csv, *sorted(here.root.glob(_EVENTS))):
                 self._push_if_changed(path, growth=1.0 if complete else _VIEW_GROWTH)
@@ -167,7 +167,7 @@ class Mirror:
         version = status.st_size, status.st_mtime_ns
         size_before, _ = before = self._pushed.get(path, (0, 0))
         if version != before and not size_before <= status.st_size < size_before * growth:
-            self.filesystem.upload(path, path.name)
+            self.filesystem.upload(path, path.relative_to(self.run_dir.root).as_posix())
             self._pushed[path] = version
 
     def pull_state(self, into: Path) -> None:
@@ -179,6 +179,9 @@ class Mirror:
             if name == here.journal.name:
                 fetch_journal(self.filesystem, name, into / name)
             elif name in wanted or (re.fullmatch(r"events\.out\.tfevents\.[^/]+", name)):
+                self.filesystem.download(name, into / name)
+            elif re.fullmatch(r"trackers/[\w.-]+\.json", name):
+                make_private_dirs(RunDir(into).trackers_dir)
                 self.filesystem.download(name, into / name)
 
     def pull_checkpoint(self, number: int, into: Path) -> Manifest:

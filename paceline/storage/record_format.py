@@ -71,6 +71,12 @@ class RecordFormat(Generic[R]):
                 records.append(record)
         return records, offset
 
+    def after(self, path: Path, offset: int = 0) -> Iterator[tuple[R, int]]:
+        """Each record behind an offset, and the offset behind that record: a long journal need not be collected."""
+        for body, behind in whole_records(path, offset):
+            if (record := self.decode(body, path)) is not None:
+                yield record, behind
+
     def scan(self, path: Path, *, without: str) -> Iterator[R]:
         """The same as `read`, but ten times as fast: lines that are left out are not checked for damage."""
         left_out = beginning_of(without)

@@ -33,6 +33,7 @@ _CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 _LEFTOVER = re.compile(r"\.checkpoint_\d{6,}\.tmp-(\d+|pull)-[0-9a-f]{8}|\.trash-checkpoint_\d{6,}-[0-9a-f]{8}")
 """Staged checkpoints and half-deleted ones: exactly the names that are made in this package."""
 _SMALL_LEFTOVER = re.compile(r"\.(journal\.jsonl|origin|params\.json|error\.txt)\.tmp-(\d{1,10})")
+_TRACKER_LEFTOVER = re.compile(r"\.(.+\.json)\.tmp-(\d{1,10})")
 """Small files on their way to their name, with the pid of their writer."""
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NOT_IN_TAG = re.compile(r"[^\w.=,+-]+")
@@ -96,11 +97,19 @@ class RunDir:
     def logs_dir(self) -> Path:
         return self.root / "logs"
 
+    @property
+    def trackers_dir(self) -> Path:
+        return self.root / "trackers"
+
     def __repr__(self) -> str:
         return f"RunDir({str(self.root)!r})"
 
     def log(self, rank: int) -> Path:
         return self.logs_dir / f"rank_{rank}.log"
+
+    def tracker(self, name: str) -> Path:
+        """How far a tracker has come with the run."""
+        return self.trackers_dir / f"{name}.json"
 
     def rank_dir(self, rank: int) -> Path:
         """The working directory of a worker."""
@@ -176,10 +185,13 @@ class RunDir:
     def leftovers(self) -> list[Path]:
         """What a killed driver or worker left half-written or half-deleted: nothing ever reads it. Only looks."""
         try:
-            with os.scandir(self.root) as entries:
-                return [self.root / entry.name for entry in entries if _is_leftover(entry.name)]
+            found = [self.root / name for name in os.listdir(self.root) if _is_leftover(name)]
         except FileNotFoundError:  # moved away or unmounted
             return []
+        with contextlib.suppress(OSError):  # most runs have no trackers
+            small = (name for name in os.listdir(self.trackers_dir) if _is_unfinished(_TRACKER_LEFTOVER, name))
+            found += [self.trackers_dir / name for name in small]
+        return found
 
     def sweep(self) -> list[Path]:
         """Remove the leftovers; returns what was removed. Call it with the lock held.
@@ -195,9 +207,13 @@ class RunDir:
 
 def _is_leftover(name: str) -> bool:
     """Whether a name is certainly that of something nobody will finish."""
-    if small := _SMALL_LEFTOVER.fullmatch(name):
-        return start_time(int(small[2])) is None
-    return _LEFTOVER.fullmatch(name) is not None
+    return _is_unfinished(_SMALL_LEFTOVER, name) or _LEFTOVER.fullmatch(name) is not None
+
+
+def _is_unfinished(pattern: re.Pattern[str], name: str) -> bool:
+    """Whether a small file was on its way to its name when its writer died."""
+    found = pattern.fullmatch(name)
+    return found is not None and start_time(int(found[2])) is None
 
 
 def default_storage_root() -> Path:
