@@ -81,6 +81,13 @@ class Callback:
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Called once, after everything has ended."""
 
+    def take_warnings(self) -> Sequence[str]:
+        """What the user should know, each text once. Asked now and then, and after `on_experiment_end`.
+
+        This is how work in another thread makes itself heard: it becomes a warning of the run, or of the search.
+        """
+        return ()
+
     def get_state(self) -> dict[str, Any] | None:
         """What a search keeps of this callback with its own state; a single run never asks."""
         return None
@@ -197,6 +204,7 @@ class CallbackList:
             hook: [_Hook(callback, hook) for callback in self._callbacks if _overrides(callback, hook)]
             for hook in _HOOKS
         }
+        self._warning = [each for each in self._callbacks if not _is_inherited(each, "take_warnings", Callback)]
         self.wants_rows = any(self._overriding[hook] for hook in ("on_trial_result", "on_step_begin", "on_step_end"))
         self._flushed_at = 0.0
         self._dirty = False
@@ -241,6 +249,10 @@ class CallbackList:
 
     def on_experiment_end(self) -> None:
         self._call("on_experiment_end", trials=self.trials)
+
+    def take_warnings(self) -> list[str]:
+        """What callbacks that work in the background want the user to know."""
+        return [text for callback in self._warning for text in _call_one(callback, "take_warnings")]
 
     # States that a search keeps.
 

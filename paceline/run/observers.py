@@ -183,6 +183,7 @@ class Observers:
             self._callbacks.log_rows(self.trial, rows)
         else:
             self._callbacks.flush(force=False)
+        self._pass_on_warnings()
         if self._times is not None and self._rotation is not None:
             self._times.look()
             self._rotation.look()
@@ -191,6 +192,12 @@ class Observers:
         for row in rows:
             self._progress.row(row)
         self._progress.tick()
+
+    def _pass_on_warnings(self) -> None:
+        """Show what callbacks that work in the background have found; those of a search are asked by the search."""
+        if not self._shares:
+            for text in self._callbacks.take_warnings():
+                self.warn(text)
 
     def write_out(self) -> None:
         """The loggers' files are complete: nobody comes back to a run whose journal says that it has ended."""
@@ -223,6 +230,8 @@ class Observers:
         self._close_loggers(failed=result.error is not None)
         if not self._shares:
             self._callbacks.on_experiment_end()
+            self._pass_on_warnings()
+        result.warnings += self.warnings[len(result.warnings) :]  # of work that was under way when the run ended
         self._is_over = True
         self._progress.finished(result)
 

@@ -79,12 +79,19 @@ class Audience:
 
     def tick(self) -> None:
         """Time has passed."""
+        self._warn_for_callbacks()
         if self.progress is not None:
             self.progress.tick()
 
     def ended(self) -> None:
         with self.guarded():
             self.callbacks.on_experiment_end()
+        self._warn_for_callbacks()
+
+    def _warn_for_callbacks(self) -> None:
+        with self.guarded():
+            for text in self.callbacks.take_warnings():
+                self.warn(text)
 
     def finished(self, end: ExperimentEnd) -> None:
         """The last words."""

@@ -187,6 +187,9 @@ class Experiment:
                 trial_run.building = None
         self._break_off_runs()
         with contextlib.suppress(Exception):
+            if self.result is None and self._has_begun:
+                self.shared.audience.ended()
+        with contextlib.suppress(Exception):
             if self.result is None:
                 self.shared.files.journal.left("interrupted")
                 self.result = self.grid()
