@@ -8,7 +8,7 @@ tried out by hand.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -64,6 +64,8 @@ class SessionProtocol(Protocol):
     """This rank's part of each dataset, by name."""
     preprocessor: Any
     """Fitted by the run; goes into every checkpoint that has none of its own."""
+    at_end: list[Callable[[bool], None]]
+    """Called when the train function has ended, with whether it failed. Workers do not run `atexit` hooks."""
 
     @property
     def reports(self) -> int:
@@ -114,6 +116,7 @@ class _OutsideRun:
         self.trial_resources: dict[str, Any] = {}
         self.metadata: dict[str, Any] = {}
         self.shards: dict[str, Any] = {}
+        self.at_end: list[Callable[[bool], None]] = []
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Any = None, reduce: Any = None) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ class Session:
         self.shards: dict[str, Any] = {}
         self.preprocessor: Any = None
         """Fitted by the run; goes into every checkpoint that has none of its own."""
+        self.at_end: list[Callable[[bool], None]] = []
         self._setup = setup
         self._channel = channel
         if not os.path.isabs(setup.trial_dir):

@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from io import TextIOBase
 from pathlib import Path
@@ -59,11 +60,22 @@ class TrainTask:
         except StopTraining:
             stopped = True
         except BaseException:
+            _tell_of_end(session, failed=True)
             session.give_up()
             raise
+        _tell_of_end(session, failed=False)
         # The session stays installed, so that a late report() is told what is wrong.
         session.end()
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
+
+
+def _tell_of_end(session: Session, *, failed: bool) -> None:
+    """What goes wrong here is shown in the worker's output: the training itself is over."""
+    for call in session.at_end:
+        try:
+            call(failed)
+        except Exception:
+            traceback.print_exc()
 
 
 def _open_copy(setup: SessionSetup, channel: WorkerChannel) -> Callable[[str], TextIOBase]:
