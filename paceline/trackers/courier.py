@@ -1,0 +1,196 @@
+"""The thread that delivers: all runs of a driver to one tracker, one after the other.
+
+Reports never wait for it. It looks at the runs' journals now and then. When the service fails, it tries again, at
+longer and longer intervals, and says so once. One thread is enough however many trials a search has, and services'
+libraries are not called by two threads at the same time. It is a daemon: a call that hangs does not keep the process
+alive.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+from paceline.trackers.delivery import Delivery
+from paceline.trackers.tracker import RejectedError, Tracker
+from paceline.trackers.values import cut
+
+LOOK_EVERY_S = 0.5
+"""How often journals that did not grow are looked at."""
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 30.0
+"""Between two tries to reach a service that is down; `LAST_DELAY_S` when nothing is left but to wait for it."""
+LAST_DELAY_S = 0.5
+DOWN_S = 10.0
+"""How long the end of a run waits for a service that fails whenever it is called."""
+MOST_REST = 9.0
+"""How long to rest after work at most, as a multiple of the CPU time that the work took."""
+LONGEST_REST_S = 3.0
+_LONGEST_PROBLEM = 300
+"""Characters of an error in a warning."""
+
+
+class Left(NamedTuple):
+    """What could not be delivered in time."""
+
+    deliveries: list[Delivery]
+    problem: str
+    """What the service said last; empty if it is only slow."""
+
+
+class Courier:
+    """Delivers runs to a tracker, from `take` until `finish`."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._changed = threading.Condition()
+        """Guards the attributes below."""
+        self._deliveries: deque[Delivery] = deque()
+        self._is_finishing = False
+        self._is_over = False
+        self._problem = ""
+        self._has_warned = False
+        self._warnings: list[str] = []
+        self._rejections = 0
+        self._manners = _Manners()
+        self._thread: threading.Thread | None = None
+
+    def take(self, delivery: Delivery) -> None:
+        """Deliver this one too."""
+        with self._changed:
+            self._deliveries.append(delivery)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name=f"paceline-tracker-{self._tracker.name}", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify_all()
+
+    def take_warnings(self) -> list[str]:
+        """What the user should know, each text once."""
+        with self._changed:
+            warnings, self._warnings = self._warnings, []
+        return warnings
+
+    def finish(self, timeout_s: float) -> Left:
+        """Wait until everything is delivered: at most so long, and less if the service keeps failing.
+
+        The thread ends, or is left alone if it hangs.
+        """
+        began = time.monotonic()
+        with self._changed:
+            self._is_finishing = True
+            self._changed.notify_all()
+            while self._deliveries and time.monotonic() < began + (
+                min(timeout_s, DOWN_S) if self._problem else timeout_s
+            ):
+                self._changed.wait(LAST_DELAY_S)
+            self._is_over = True
+            self._changed.notify_all()
+            left = Left(list(self._deliveries), self._problem)
+            self._deliveries.clear()
+        for delivery in left.deliveries:
+            delivery.abandon()
+        return left
+
+    # -- in the thread --------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        idle, failures = 0, 0
+        while (delivery := self._next()) is not None:
+            try:
+                has_moved = delivery.advance()
+            except Exception as error:  # the next try may succeed, and training does not depend on it
+                failures += 1
+                self._failed(delivery, error)
+                longest = LAST_DELAY_S if self._is_finishing else LONGEST_DELAY_S
+                self._rest(min(FIRST_DELAY_S * 2 ** (failures - 1), longest))
+                continue
+            if has_moved:
+                idle, failures, self._problem = 0, 0, ""
+                self._tell_of_rejections(delivery)
+                if not self._is_finishing:
+                    self._rest(self._manners.rest_s())
+            else:
+                idle += 1
+            if not self._put_away(delivery) and idle >= len(self._deliveries):
+                idle = 0
+                delivery.notice_end()
+                self._rest(LOOK_EVERY_S)
+
+    def _next(self) -> Delivery | None:
+        """The one whose turn it is; None if there is nothing more to do."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._deliveries or self._is_over)
+            if self._is_over:
+                return None
+            self._deliveries.rotate(-1)
+            return self._deliveries[-1]
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, unless something changes."""
+        if seconds > 0:
+            with self._changed:
+                was_finishing = self._is_finishing
+                self._changed.wait_for(lambda: self._is_over or self._is_finishing != was_finishing, seconds)
+
+    def _put_away(self, delivery: Delivery) -> bool:
+        """Forget a delivery that is done."""
+        if not delivery.is_done:
+            return False
+        with self._changed:
+            if delivery in self._deliveries:
+                self._deliveries.remove(delivery)
+            self._changed.notify_all()
+        return True
+
+    def _failed(self, delivery: Delivery, error: Exception) -> None:
+        self._problem = _in_short(error)
+        if isinstance(error, RejectedError):
+            self._warn(f"{self._tracker.label} rejects {delivery.run_dir.root.name}, which is no longer sent: {error}")
+            delivery.abandon()
+            self._put_away(delivery)
+        elif not self._has_warned:
+            self._has_warned = True
+            self._warn(
+                f"{self._tracker.label} does not take what it is sent ({self._problem}). Training continues. The rows "
+                "stay in the run's journal, and are sent when the tracker answers again."
+            )
+
+    def _tell_of_rejections(self, delivery: Delivery) -> None:
+        notes, delivery.notes = delivery.notes, []
+        if notes and not self._rejections:
+            self._warn(f"{self._tracker.label} rejects parts of {delivery.run_dir.root.name}; first {notes[0]}")
+        self._rejections += len(notes)
+
+    def _warn(self, text: str) -> None:
+        with self._changed:
+            self._warnings.append(text)
+
+
+def _in_short(error: Exception) -> str:
+    """What a service's library says, on one line and without the password that its address may contain."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return cut(re.sub(r"://[^/@\s]*@", "://", text), _LONGEST_PROBLEM)
+
+
+class _Manners:
+    """Leaves the interpreter to those who need it more.
+
+    The driver answers its workers in another thread of this interpreter, of which one can run at a time. Where that
+    thread is busy, each second of work here is followed by several of rest; where it is not, nobody is disturbed.
+    """
+
+    def __init__(self) -> None:
+        self._own = self._all = self._clock = 0.0
+
+    def rest_s(self) -> float:
+        """How long to rest now, after what was done since this was last called."""
+        own, everybody, clock = time.thread_time(), time.process_time(), time.monotonic()
+        spent, passed = own - self._own, max(clock - self._clock, 1e-3)
+        others = max(0.0, everybody - self._all - spent) / passed
+        is_first, self._own, self._all, self._clock = not self._clock, own, everybody, clock
+        return 0.0 if is_first else min(LONGEST_REST_S, spent * min(MOST_REST, 20.0 * others))
