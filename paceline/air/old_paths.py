@@ -92,6 +92,7 @@ NEW_PLACES = {
     "tune.experiment.trial": "run.spec",
     "tune.integration": "compat.tune_integration",
     **{f"tune.integration.{name}": f"compat.tune_integration.{name}" for name in _REPORTING},
+    **{f"tune.integration.{name}": f"air.integrations.{name}" for name in ("comet", "mlflow", "wandb")},
     **{f"tune.logger.{name}": "tune.logger" for name in ("csv", "json", "logger", "noop", "tensorboardx", "unified")},
     "tune.progress_reporter": "tune.progress.reporters",
     "tune.result": "air.constants",
@@ -125,7 +126,8 @@ _LOOP = "Tuner.fit() runs the trials; callbacks, a TrialScheduler or a Searcher 
 _REPORTER = "derive from ProgressReporter, and pass it as RunConfig(progress_reporter=...)"
 _SPACE = "generate_variants(space) yields the chosen values by path, and the configuration with them"
 _STORAGE = "RunConfig(storage_path=...) names a directory, a mounted one, or a URI of any fsspec filesystem"
-_TRACKER = "derive a callback from tune.logger.LoggerCallback and call the tracker in its log_trial_result()"
+_TRACKER = "pass RunConfig(callbacks=[...]) the MLflowLoggerCallback of paceline.air.integrations.mlflow"
+_MIXIN = "call setup_{0}(config) of paceline.air.integrations.{0} in the training function"
 _LOGGERS = "a run writes its rows as JSON, CSV and for TensorBoard by itself"
 _ADVICE = {
     "air.util": {
@@ -150,12 +152,11 @@ _ADVICE = {
         "ExportFormat": "save the model in the format that you need, inside of the trainable",
     },
     "tune.integration": {
-        "comet": _TRACKER,
-        "mlflow": _TRACKER,
         "mxnet": "Apache MXNet is retired; report by session.report() in a batch or epoch callback of your own",
         "torch": "a TorchTrainer as the trainable of tune.Tuner trains each trial on several workers",
-        "wandb": _TRACKER,
     },
+    "tune.integration.mlflow": {"mlflow_mixin": _MIXIN.format("mlflow")},
+    "tune.integration.wandb": {"wandb_mixin": _MIXIN.format("wandb")},
     **{
         f"tune.integration.{name}": {"TuneCallback": f"derive from TuneReportCallback, or {otherwise}"}
         for name, otherwise in _REPORTING.items()

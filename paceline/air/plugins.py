@@ -12,12 +12,25 @@ from paceline.air.errors import ConfigError
 T = TypeVar("T")
 Group = Literal["backends", "engines", "predictors", "schedulers", "searchers", "trackers"]
 
+_OWN = {
+    "trackers": {
+        "aim": "paceline.tune.logger.aim:AimLoggerCallback",
+        "comet": "paceline.air.integrations.comet:CometLoggerCallback",
+        "mlflow": "paceline.air.integrations.mlflow:MLflowLoggerCallback",
+        "wandb": "paceline.air.integrations.wandb:WandbLoggerCallback",
+    }
+}
+"""What paceline has under such names itself."""
+
 
 def plugin(group: Group, name: str) -> Any:
     """The object that a package has registered as `name` in the group ``paceline.<group>``; None if there is none."""
-    from importlib.metadata import entry_points
+    from importlib.metadata import EntryPoint, entry_points
 
-    found = list({point.value: point for point in entry_points(group=f"paceline.{group}", name=name)}.values())
+    if own := _OWN.get(group, {}).get(name):
+        found = [EntryPoint(name, own, f"paceline.{group}")]
+    else:
+        found = list({point.value: point for point in entry_points(group=f"paceline.{group}", name=name)}.values())
     if not found:
         return None
     if len(found) > 1:
@@ -33,7 +46,7 @@ def plugin_names(group: Group) -> list[str]:
     """What is registered, for messages about unknown names."""
     from importlib.metadata import entry_points
 
-    return sorted({point.name for point in entry_points(group=f"paceline.{group}")})
+    return sorted({*_OWN.get(group, {}), *(point.name for point in entry_points(group=f"paceline.{group}"))})
 
 
 def made_by_name(group: Group, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Other libraries' own hooks that report to a run."""
+"""Other libraries' own hooks that report to a run, and trackers that runs are sent to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from typing import NoReturn
 
 from paceline.air.absent import no_such_name
 
-_TRACKER = "derive a callback from tune.logger.LoggerCallback and call the tracker in its log_trial_result()"
-_ADVICE = dict.fromkeys(("comet", "mlflow", "wandb"), _TRACKER)
-
 
 def __getattr__(name: str) -> NoReturn:
-    raise no_such_name(__name__, name, _ADVICE)
+    raise no_such_name(__name__, name)

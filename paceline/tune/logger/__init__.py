@@ -19,17 +19,13 @@ if TYPE_CHECKING:
     from paceline.compat.loggers import UnifiedLogger as UnifiedLogger
     from paceline.compat.loggers import pretty_print as pretty_print
 
-__path__: list[str] = []  # so that import statements repeat the advice, see air/absent.py
-
 _OF_ONE_TRIAL = (
     *("CSVLogger", "JsonLogger", "LegacyLoggerCallback", "Logger", "NoopLogger", "TBXLogger", "UnifiedLogger"),
     "pretty_print",
 )
-_AIM = "derive a callback from LoggerCallback, and call aim.Run.track() in its log_trial_result()"
 _ADVICE = {
-    "AimLoggerCallback": _AIM,
+    "AimLoggerCallback": "write `from paceline.tune.logger.aim import AimLoggerCallback`",
     "DEFAULT_LOGGERS": "a run writes its rows as JSON, CSV and for TensorBoard by itself: name only your own callbacks",
-    "aim": _AIM,
 }
 
 __all__ = [
