@@ -106,6 +106,26 @@ def test_a_missing_framework_is_asked_for_by_its_trainer_alone(framework: str, t
         assert name in hidden
 
 
+TRACKERS = {
+    "paceline.air.integrations.mlflow.MLflowLoggerCallback": "mlflow",
+    "paceline.air.integrations.mlflow.setup_mlflow": "mlflow",
+    "paceline.air.integrations.wandb.WandbLoggerCallback": "wandb",
+    "paceline.air.integrations.wandb.setup_wandb": "wandb",
+    "paceline.air.integrations.comet.CometLoggerCallback": "comet",
+    "paceline.tune.logger.aim.AimLoggerCallback": "aim",
+    "paceline.tune.integration.mlflow.MLflowLoggerCallback": "mlflow",
+}
+"""Every name of a tracker, and the extra that it needs."""
+
+
+def test_a_missing_tracker_names_its_extra_when_its_callback_is_imported(tmp_path: Path) -> None:
+    refused = json.loads(
+        run_without(["aim", "comet_ml", "mlflow", "wandb"], IMPORT_ALL, tmp_path, json.dumps([*TRACKERS]))
+    )
+    for place, extra in TRACKERS.items():
+        assert f"pip install 'paceline[{extra}]'" in refused[place][0]
+
+
 TRAIN_WITH_TORCH = """
 from importlib.util import find_spec
 

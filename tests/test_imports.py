@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"cloudpickle", "fsspec", "numpy", "pandas", "pyarrow", "rich", "tensorboardX", "xxhash"} | {
     *("accelerate", "datasets", "fastapi", "horovod", "joblib", "keras", "lightgbm", "lightning", "pytorch_lightning"),
     *("skops", "sklearn", "tensorflow", "tf_keras", "tokenizers", "torch", "transformers", "uvicorn", "xgboost"),
+    *("aim", "comet_ml", "mlflow", "wandb"),
 }
 
 CONFIGS = {"CheckpointConfig", "DataConfig", "FailureConfig", "RunConfig", "ScalingConfig", "SyncConfig"}
@@ -125,7 +126,12 @@ EXPORTED: dict[str, set[str]] = {
         "TensorflowTrainer",
         "prepare_dataset_shard",
     },
+    "paceline.air.integrations.comet": {"CometLoggerCallback"},
     "paceline.air.integrations.keras": {"Callback", "ReportCheckpointCallback"},
+    "paceline.air.integrations.mlflow": {"MLflowLoggerCallback", "setup_mlflow"},
+    "paceline.air.integrations.wandb": {"WandbLoggerCallback", "setup_wandb"},
+    "paceline.trackers": {"Tracker", "TrackerCallback", "TrackedCheckpoint", "TrackedRow", "TrackedRun", "send"}
+    | {"Outcome", "RejectedError", "RunGoneError"},
     "paceline.train.horovod": {"HorovodConfig", "HorovodTrainer"},
     "paceline.train.huggingface": {
         "AccelerateTrainer",
@@ -326,6 +332,9 @@ print(json.dumps(exported))
         "from paceline.train.huggingface.transformers import TransformersTrainer, prepare_trainer",
         "from paceline.train.lightning import LightningCheckpoint, LightningConfigBuilder, LightningTrainer",
         "from paceline.train.lightning import LightningPredictor, prepare_trainer, DDPStrategy, ReportCallback",
+        "from paceline.air.integrations.mlflow import MLflowLoggerCallback, setup_mlflow; MLflowLoggerCallback()",
+        "from paceline.air.integrations.wandb import WandbLoggerCallback, setup_wandb; WandbLoggerCallback()",
+        "from paceline.air.integrations.comet import CometLoggerCallback; CometLoggerCallback()",
     ],
 )
 def test_import_is_cheap(code: str) -> None:
