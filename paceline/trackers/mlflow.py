@@ -201,8 +201,12 @@ def check_reachable(uri: str) -> None:
     if uri.startswith(("http://", "https://")):
         import requests
 
-        with contextlib.suppress(requests.exceptions.SSLError):  # somebody is there; MLflow knows whom to trust
+        try:
             requests.head(f"{uri.rstrip('/')}/health", timeout=PROBE_S, allow_redirects=False)
+        except requests.exceptions.SSLError:
+            return  # somebody is there, and MLflow knows whom to trust
+        except requests.exceptions.RequestException as error:
+            raise ConnectionError(f"{without_credentials(uri)} does not answer ({type(error).__name__})") from error
 
 
 def _requests(rows: Sequence[TrackedRow]) -> Iterator[tuple[list[Metric], int | None]]:
