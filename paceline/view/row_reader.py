@@ -20,7 +20,7 @@ from paceline.run.records import FORMAT, AttemptStarted, Header, Row
 from paceline.storage.journal import records_in
 from paceline.storage.journal_parts import RemoteJournal
 from paceline.view.column_table import NOT_FINITE, ColumnTable, Floats, Part, number_parts
-from paceline.view.uniform_rows import uniform_columns
+from paceline.view.plain_rows import PlainRows
 
 STEP, TIME, ELAPSED = "step", "time", "elapsed"
 """The columns of `axes`: the report's index, seconds since the epoch, seconds of training."""
@@ -53,6 +53,7 @@ class RowReader:
 
     def __init__(self, journal: Path | RemoteJournal, axes: ColumnTable, metrics: ColumnTable) -> None:
         self._journal = journal
+        self._plain = PlainRows()
         self.axes = axes
         self.metrics = metrics
         self.elapsed_before = 0.0
@@ -66,6 +67,8 @@ class RowReader:
         With `only`, all metrics but this one are passed over.
         """
         content = content[: content.rfind(b"\n") + 1]
+        if only is None and self._add_plain(content):
+            return len(content)
         lines = content.split(b"\n")[:-1]
         bodies = [line[line.find(b" ", 9) + 1 :] for line in lines]
         if not _are_whole(lines, bodies):
@@ -77,6 +80,18 @@ class RowReader:
                 self._begin(mark)
             self._add(rows, only)
         return len(content)
+
+    def _add_plain(self, content: bytes) -> bool:
+        """Take in rows of the usual kind, quickly; False if they are not."""
+        names = list(self.metrics.columns())
+        self._plain.expect(names)
+        found = self._plain.read(content)
+        if found is None:
+            return False
+        axes, metrics = found
+        parts: list[Part] = [(name, values, None) for name, values in zip(names, metrics.T, strict=True)]
+        self._append(axes.T, parts, None)
+        return True
 
     def _begin(self, mark: bytes) -> None:
         """A new attempt repeats what comes after its beginning."""
@@ -96,19 +111,7 @@ class RowReader:
         bodies = self._of_rank_0(bodies)
         if not bodies:
             return
-        columns = uniform_columns(bodies)
-        if columns is not None:
-            self._append(*columns, only)
-            return
-        alike: dict[int, list[int]] = {}
-        for place, body in enumerate(bodies):  # often a metric that only some rows have is all that differs
-            alike.setdefault(body.count(b":"), []).append(place)
-        axes, parts = np.empty((3, len(bodies))), list[Part]()
-        for members in alike.values():
-            some, places = [bodies[place] for place in members], np.array(members)
-            axes[:, places], found = uniform_columns(some) or self._decoded(some)
-            parts += [(name, values, places if within is None else places[within]) for name, values, within in found]
-        self._append(axes, parts, only)
+        self._append(*self._decoded(bodies), only)
 
     def _append(self, axes: Floats, parts: list[Part], only: str | None) -> None:
         index, stamp, elapsed = axes
@@ -125,7 +128,7 @@ class RowReader:
         return found
 
     def _decoded(self, bodies: list[bytes]) -> tuple[Floats, list[Part]]:
-        """The same as `uniform_columns`, for rows of any kind."""
+        """(index, stamp and elapsed; the metrics) of rows of any kind."""
         rows: list[_PlainRow] | list[_PlainRow | Row]
         try:
             rows = _decode_all(b"[%b]" % b",".join(bodies))

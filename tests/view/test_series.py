@@ -19,7 +19,7 @@ from paceline.run.history import surviving_rows
 from paceline.run.records import CheckpointCommitted, Ended, Header, Record
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts
-from paceline.view import column_cache, series, uniform_rows
+from paceline.view import column_cache, plain_rows, series
 from paceline.view.decimate import ema
 from paceline.view.row_reader import RowReader
 from paceline.view.series import RunSeries
@@ -95,7 +95,8 @@ def test_random_runs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Read at once, and read as they grow: in chunks that cut lines anywhere."""
     dice = random.Random(seed)
     monkeypatch.setattr(series, "CHUNK_BYTES", dice.choice([64, 1000, 4 << 20]))
-    monkeypatch.setattr(uniform_rows, "WORTH_IT", dice.choice([1, 3, 200]))
+    monkeypatch.setattr(plain_rows, "LEAST_BYTES", dice.choice([0, 64 << 10]))
+    monkeypatch.setattr(plain_rows, "_MOST_MISSES", 1_000_000)
     run = write(tmp_path / "run", random_records(dice))
     at_once = RunSeries(run)
     at_once.refresh()
@@ -118,7 +119,8 @@ def test_random_runs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_rows_that_are_mostly_alike(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all rows of a real run are; a few are different in one way or another."""
     dice = random.Random(seed)
-    monkeypatch.setattr(uniform_rows, "WORTH_IT", dice.choice([1, 5, 50]))
+    monkeypatch.setattr(plain_rows, "LEAST_BYTES", dice.choice([0, 5_000]))
+    monkeypatch.setattr(series, "CHUNK_BYTES", dice.choice([1000, 10_000, 4 << 20]))
     names = ["loss", "accuracy", 'odd "key', "a:b", "ümlaut"][: dice.randint(1, 5)]
     odd = [
         {"extra": 1.0}, {"loss": None}, {"loss": True}, {"loss": math.nan}, {"loss": "1.5"}, {"loss": {"a": 1}},
