@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import UnsetType
 
-from paceline.air.errors import RestoreError, RunNotFoundError, StorageError
+from paceline.air.errors import JournalCorruptError, RestoreError, RunNotFoundError, StorageError
 from paceline.run.records import FORMAT, AttemptStarted, Ended, Header, RunRecords, header_of, no_journal
 from paceline.run.run_summary import FollowedRun, summary_from
 from paceline.run.run_summary import RunSummary as RunSummary
@@ -23,7 +23,7 @@ from paceline.run.run_summary import add_checkpoints as add_checkpoints
 from paceline.storage import lease, lock
 from paceline.storage.commit import is_put_aside
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.journal_parts import fetch_journal
+from paceline.storage.journal_parts import fetch_ends, fetch_journal
 from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, resolve_storage, search_journal
 from paceline.storage.twin import read_origin
 
@@ -131,7 +131,7 @@ def does_not_exist(path: str, filesystem: Any, what: str) -> RestoreError | None
         problem = "is a file" if resolved.exists() else "does not exist"
         return RunNotFoundError(f"{path} {problem}: give the directory of {what}.")
     store = FsspecFilesystem(resolved, filesystem)
-    return None if store.list() else RunNotFoundError(f"{store.label} does not exist: give the URI of {what}.")
+    return None if any(store.entries()) else RunNotFoundError(f"{store.label} does not exist: give the URI of {what}.")
 
 
 def summary_of(path: str | Path, filesystem: Any = None) -> RunSummary:
@@ -139,21 +139,36 @@ def summary_of(path: str | Path, filesystem: Any = None) -> RunSummary:
     place = resolve_storage(path)
     if isinstance(place, Path):
         return summary_of_run_dir(RunDir(place))
-    with fetched_run(place, filesystem) as (store, run_dir):
+    with fetched_run(place, filesystem, ends_suffice=True) as (store, run_dir):
         return summary_of_records(run_dir, store.label, lease.is_held(store))
 
 
 @contextlib.contextmanager
-def fetched_run(uri: str, filesystem: Any = None) -> Iterator[tuple[FsspecFilesystem, RunDir]]:
-    """A run's store, and a temporary directory with the run's journal."""
+def fetched_run(
+    uri: str, filesystem: Any = None, *, ends_suffice: bool = False
+) -> Iterator[tuple[FsspecFilesystem, RunDir]]:
+    """A run's store, and a temporary directory with the run's journal.
+
+    With `ends_suffice` what is in the middle of the journal of a run that has ended is left out. Errors name the store.
+    """
     store = FsspecFilesystem(uri, filesystem)
     with tempfile.TemporaryDirectory(prefix="paceline-fetched-") as folder:
         run_dir = RunDir(Path(folder))
+        journal = run_dir.journal
         try:
-            fetch_journal(store, run_dir.journal.name, run_dir.journal)
+            if not (ends_suffice and (fetch_ends(store, journal.name, journal) or _says_its_end(journal))):
+                fetch_journal(store, journal.name, journal)
         except FileNotFoundError:
             raise no_journal(run_dir, store.label) from None
-        yield store, run_dir
+        try:
+            yield store, run_dir
+        except (RestoreError, JournalCorruptError) as error:
+            raise type(error)(str(error).replace(folder, store.label)) from error
+
+
+def _says_its_end(journal: Path) -> bool:
+    end = FORMAT.last_of(journal, "end", unless="attempt")
+    return isinstance(end, Ended) and not isinstance(end.reached, UnsetType)
 
 
 def summary_of_run_dir(run_dir: RunDir) -> RunSummary:

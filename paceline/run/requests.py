@@ -17,11 +17,13 @@ from typing import Any
 import msgspec
 
 from paceline.air.errors import RequestError, RestoreError, RunNotFoundError, StorageError
+from paceline.air.secrets import without_credentials
 from paceline.run.found_runs import does_not_exist, summary_of_run_dir
 from paceline.run.inbox import Answer, Kind, Request, open_folder, put, read_own_file
 from paceline.storage import lock
 from paceline.storage.files import PRIVATE_DIR_MODE, storage_error
 from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, requests_of_search, resolve_storage
+from paceline.storage.twin import twin_here
 
 _POLL_S = 0.02
 _LOOK_AT_LOCK_S = 0.5
@@ -34,6 +36,8 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 def request_stop(run_dir: Path | str, *, timeout_s: float = 10.0) -> None:
     """Ask for a graceful stop: the run, or every trial of the search, ends at its next report, as after Ctrl-C.
+
+    Of what is on remote storage the URI will do, on the machine of its driver.
 
     Returns when the driver has agreed. Of a trial, only that trial is stopped. Raises RequestError if nobody drives the
     run, or if the driver does not answer in time: then it will not stop.
@@ -66,7 +70,10 @@ class _Desk:
 def _find(path: Path | str) -> _Desk:
     place = resolve_storage(path)
     if isinstance(place, str):
-        raise RequestError(f"{place} is on remote storage: ask on the machine of its driver, in the local directory.")
+        label, twin = without_credentials(place), twin_here(place)
+        if twin is None:
+            raise RequestError(f"{label} has no driver on this machine: ask on the machine where it was started.")
+        return _find(twin)
     if place.is_file() and place.match(SEARCH_JOURNALS):
         return _of_search(place)
     if missing := does_not_exist(str(path), None, "a run or of a search"):

@@ -60,9 +60,9 @@ def quarantine(path: Path) -> Path:
     return aside
 
 
-def is_put_aside(path: Path) -> bool:
+def is_put_aside(path: Path | str) -> bool:
     """Whether `quarantine` gave the name."""
-    return re.search(r"\.corrupt(-[0-9a-f]{8})?$", path.name) is not None
+    return re.search(r"\.corrupt(-[0-9a-f]{8})?$", os.path.basename(path)) is not None
 
 
 def to_trash(checkpoint_dir: Path) -> Path:

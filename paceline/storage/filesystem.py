@@ -11,12 +11,15 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from paceline.air.errors import ConfigError, StorageError
+from paceline.air.errors import StorageError
 from paceline.air.secrets import without_credentials
+from paceline.storage.fsspec_opening import open_uri
 
 ATTEMPTS = 5
 TOTAL_SECONDS = 60.0
@@ -93,6 +96,10 @@ class Filesystem(Protocol):
         """The names of all files below `prefix` (a directory), sorted; empty if there is none."""
         ...
 
+    def entries(self, prefix: str = "") -> tuple[Sequence[str], Sequence[str]]:
+        """The names of the files and of the directories directly in `prefix`, without it; empty if there is none."""
+        ...
+
     def exists(self, name: str) -> bool:
         """Whether there is a file of this name."""
         ...
@@ -121,6 +128,10 @@ class Filesystem(Protocol):
         """For how many seconds a file has been as it is, by the store's clock; 0.0 if that is not known."""
         ...
 
+    def age_seen(self, name: str) -> float:
+        """The same without writing anything: where the store does not tell its time, by this machine's clock."""
+        ...
+
     def abort_stale_uploads(self) -> None:
         """Drop unfinished uploads of an earlier life, where the store keeps such. Best effort."""
         ...
@@ -132,7 +143,7 @@ class FsspecFilesystem:
     def __init__(self, uri: str, filesystem: Any = None) -> None:
         self.label = without_credentials(uri)
         self.uri = uri
-        self._fs, self._root = _open(uri, filesystem)
+        self._fs, self._root = open_uri(uri, filesystem)
         self.given = self._fs if filesystem is not None else None
         protocol = self._fs.protocol
         protocols = {protocol} if isinstance(protocol, str) else set(protocol)
@@ -176,6 +187,23 @@ class FsspecFilesystem:
             return self._retrying("listing", find)
         except FileNotFoundError:
             return []
+
+    def entries(self, prefix: str = "") -> tuple[Sequence[str], Sequence[str]]:
+        folder = self._path(prefix) if prefix else self._root
+
+        def look() -> tuple[Sequence[str], Sequence[str]]:
+            self._fs.invalidate_cache()
+            names: dict[str, Any] = {"file": [], "directory": []}
+            for each in self._fs.ls(folder, detail=True):
+                name = each["name"].rstrip("/").removeprefix(folder).lstrip("/")
+                if name and "/" not in name:
+                    names["directory" if each["type"] == "directory" else "file"].append(name)
+            return sorted(names["file"]), sorted(names["directory"])
+
+        try:
+            return self._retrying("listing", look)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], []
 
     def exists(self, name: str) -> bool:
         def look() -> bool:
@@ -240,6 +268,27 @@ class FsspecFilesystem:
             return self._retrying(f"asking for the age of {name}", measure)
         finally:
             self.delete(probe)
+
+    def age_seen(self, name: str) -> float:
+        def measure() -> float:
+            self._fs.invalidate_cache()
+            path, call_s3 = self._path(name), getattr(self._fs, "call_s3", None)
+            try:
+                if call_s3 is not None:
+                    bucket, key, _ = self._fs.split_path(path)
+                    answer = call_s3("head_object", Bucket=bucket, Key=key)
+                    now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+                    written = answer["LastModified"]
+                else:
+                    now, written = datetime.now(UTC), self._fs.modified(path)
+            except (NotImplementedError, FileNotFoundError, KeyError):
+                return 0.0
+            if written is None:
+                return 0.0
+            written = written if written.tzinfo is not None else written.replace(tzinfo=UTC)
+            return max(0.0, float((now - written).total_seconds()) - _COARSEST_TIMES)
+
+        return self._retrying(f"asking for the age of {name}", measure)
 
     def abort_stale_uploads(self) -> None:
         call_s3 = getattr(self._fs, "call_s3", None)
@@ -334,27 +383,3 @@ def _is_failed_precondition(error: OSError) -> bool:
     if not isinstance(response, dict):
         return False
     return response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "ConditionalRequestConflict")
-
-
-def _open(uri: str, filesystem: Any) -> tuple[Any, str]:
-    import fsspec
-
-    try:
-        if filesystem is None:
-            opened, root = fsspec.core.url_to_fs(uri)
-        else:
-            opened = _as_fsspec(filesystem)
-            root = opened._strip_protocol(uri)
-    except ImportError as error:
-        raise ConfigError(f"storage path {without_credentials(uri)} needs a package: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"storage path {without_credentials(uri)} cannot be used: {error}") from error
-    return opened, str(root).rstrip("/")
-
-
-def _as_fsspec(filesystem: Any) -> Any:
-    if type(filesystem).__module__.startswith("pyarrow"):
-        from fsspec.implementations.arrow import ArrowFSWrapper
-
-        return ArrowFSWrapper(filesystem)
-    return filesystem

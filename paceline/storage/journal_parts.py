@@ -17,6 +17,8 @@ from paceline.storage.filesystem import Filesystem
 PART_BYTES = 256 * 1024
 """The most that is sent again for one new record. Smaller parts would mean more of them to fetch."""
 _PARALLEL_TRANSFERS = 4
+_PARTS_OF_AN_END = 2
+"""So that the record that says how a run ended is among them, whatever part it begins in."""
 
 
 class JournalParts:
@@ -46,10 +48,13 @@ class JournalParts:
 
 def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
     """Put a journal together from its parts; FileNotFoundError if there is none."""
+    filesystem.download(name, into)
+    if into.stat().st_size < PART_BYTES:
+        return
     offsets = _offsets(filesystem, name)
     with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
         parts = [partial(filesystem.download, _name(name, offset), Path(folder, str(offset))) for offset in offsets]
-        in_parallel([partial(filesystem.download, name, into), *parts], "paceline-transfer", _PARALLEL_TRANSFERS)
+        in_parallel(parts, "paceline-transfer", _PARALLEL_TRANSFERS)
         with open(into, "r+b") as journal:
             end = journal.seek(0, 2)
             for offset in offsets:
@@ -58,6 +63,23 @@ def fetch_journal(filesystem: Filesystem, name: str, into: Path) -> None:
                 journal.seek(offset)
                 journal.write(Path(folder, str(offset)).read_bytes())
                 end = max(end, journal.tell())
+
+
+def fetch_ends(filesystem: Filesystem, name: str, into: Path) -> bool:
+    """Put the beginning and the end of a journal into a file, whole lines only. Returns whether that is all of it."""
+    filesystem.download(name, into)
+    offsets = _offsets(filesystem, name) if into.stat().st_size == PART_BYTES else []
+    if len(offsets) <= _PARTS_OF_AN_END or offsets[-1] - offsets[-_PARTS_OF_AN_END] >= _PARTS_OF_AN_END * PART_BYTES:
+        fetch_journal(filesystem, name, into)
+        return True
+    with tempfile.TemporaryDirectory(prefix="paceline-journal-") as folder:
+        last = {offset: Path(folder, str(offset)) for offset in offsets[-_PARTS_OF_AN_END:]}
+        parts = [partial(filesystem.download, _name(name, offset), path) for offset, path in last.items()]
+        in_parallel(parts, "paceline-transfer", _PARALLEL_TRANSFERS)
+        end = b"".join(path.read_bytes() for path in last.values())
+    beginning = into.read_bytes()
+    into.write_bytes(beginning[: beginning.rfind(b"\n") + 1] + end[end.find(b"\n") + 1 :])
+    return False
 
 
 @dataclass(frozen=True)

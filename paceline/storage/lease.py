@@ -222,10 +222,13 @@ class Lease:
 
 
 def is_held(filesystem: Filesystem, folder: str = "lease") -> bool:
-    """Whether a driver holds the lease of a place: it was neither released nor silent for `LEASE_SECONDS`."""
+    """Whether a driver holds the lease of a place: it was neither released nor silent for `LEASE_SECONDS`.
+
+    Nothing is written, so that it works where one may only read.
+    """
     lease = Lease(filesystem, folder)
     number, text = lease._look()
-    return bool(number) and not _is_free(text) and filesystem.age(lease._name(number)) < LEASE_SECONDS
+    return bool(number) and not _is_free(text) and filesystem.age_seen(lease._name(number)) < LEASE_SECONDS
 
 
 def _is_free(text: str) -> bool:

@@ -20,7 +20,7 @@ from paceline.storage.files import storage_error, write_durably
 from paceline.storage.journal import end_of_whole_records
 from paceline.storage.journal_parts import fetch_journal
 from paceline.storage.mirror import Mirror
-from paceline.storage.run_dir import MANIFEST_NAME, RunDir, default_storage_root, name_from_uri
+from paceline.storage.run_dir import MANIFEST_NAME, SEARCH_JOURNALS, RunDir, default_storage_root, name_from_uri
 
 _CHUNK = 1024 * 1024
 
@@ -36,6 +36,18 @@ def twin_of_trial(uri: str) -> RunDir:
     if read_origin(usual.origin) in ("", without_credentials(uri)):
         return usual
     return RunDir(default_storage_root() / name_of_its_own(name, experiment_uri) / trial_name)
+
+
+def twin_here(uri: str) -> Path | None:
+    """The local directory of a run or a search on remote storage, if this machine drives it, or has driven it."""
+    label, run = without_credentials(uri), twin_of_trial(uri)
+    if run.journal.is_file() and read_origin(run.origin) == label:
+        return run.root
+    name = name_from_uri(uri)
+    for root in (default_storage_root() / name, default_storage_root() / name_of_its_own(name, uri)):
+        if any(read_origin(journal.with_suffix(".origin")) == label for journal in root.glob(SEARCH_JOURNALS)):
+            return root
+    return None
 
 
 def name_of_its_own(name: str, experiment_uri: str) -> str:

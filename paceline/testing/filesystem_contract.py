@@ -64,6 +64,14 @@ class FilesystemContract:
         filesystem.delete("a/1")
         assert filesystem.list("a") == ["a/2"]
 
+    def test_entries_are_those_of_one_directory(self, filesystem: Filesystem) -> None:
+        assert [list(names) for names in filesystem.entries()] == [[], []]
+        for name in ("b.txt", "a/2", "a/deep/1", "ab/3"):
+            filesystem.write_text(name, "x")
+        assert [list(names) for names in filesystem.entries()] == [["b.txt"], ["a", "ab"]]
+        assert [list(names) for names in filesystem.entries("a")] == [["2"], ["deep"]]
+        assert [list(names) for names in filesystem.entries("never")] == [[], []]
+
     def test_exists_is_about_files(self, filesystem: Filesystem) -> None:
         assert not filesystem.exists("a/file")
         filesystem.write_text("a/file", "x")
@@ -123,4 +131,6 @@ class FilesystemContract:
         filesystem.write_text("young", "x")
         assert 0.0 <= filesystem.age("young") <= time.monotonic() - began
         assert filesystem.age("missing") == 0.0
+        assert 0.0 <= filesystem.age_seen("young") <= time.monotonic() - began
+        assert filesystem.age_seen("missing") == 0.0
         assert filesystem.list() == ["young"]

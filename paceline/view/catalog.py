@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.air.errors import RestoreError, RunNotFoundError
+from paceline.air.errors import RunNotFoundError
 from paceline.run.found_runs import does_not_exist
 from paceline.run.run_summary import RunSummary
 from paceline.storage.run_dir import resolve_storage
@@ -91,7 +91,7 @@ class Catalog:
 
     def place(self, id: str) -> str:
         """The directory or URI of an id that was found; KeyError otherwise."""
-        return self._entries[self._by_id[id]].summary.path
+        return self._place.uri_of(self._entries[self._by_id[id]].summary.path)
 
     def refresh(self) -> Changes:
         """Look again. What is there that cannot be read is an entry of its own."""
@@ -210,9 +210,11 @@ class Catalog:
 
 def _place_at(path: str | Path, filesystem: Any) -> Place:
     place = resolve_storage(path)
-    if isinstance(place, str):
-        raise RestoreError(f"{place}: only local directories can be searched for runs.")
-    return LocalPlace(str(place))
+    if isinstance(place, Path):
+        return LocalPlace(str(place))
+    from paceline.view.remote_places import RemotePlace  # not needed by most lists
+
+    return RemotePlace(place, filesystem)
 
 
 def _look_at_search(search: WatchedSearch, path: str, changed: dict[str, set[int]]) -> None:

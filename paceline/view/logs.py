@@ -28,7 +28,7 @@ from paceline.run.worker_logs import older_log
 from paceline.storage import lock
 from paceline.storage.files import storage_error
 from paceline.storage.run_dir import SEARCH_JOURNALS, RunDir, resolve_storage
-from paceline.storage.twin import read_origin, twin_of_trial
+from paceline.storage.twin import twin_here
 
 LONGEST_LINE = 64 * 1024
 """Bytes; a longer line comes in pieces."""
@@ -202,10 +202,10 @@ def _logs_of(path: str | Path) -> RunDir:
     """The local directory of a run, or of its twin."""
     place = resolve_storage(path)
     if isinstance(place, str):
-        label, run_dir = without_credentials(place), twin_of_trial(place)
-        if not run_dir.journal.is_file() or read_origin(run_dir.origin) != label:
+        label, twin = without_credentials(place), twin_here(place)
+        if twin is None:
             raise LogsNotHereError(f"{label}: logs are not copied there; read them on the machine of the driver.")
-        return run_dir
+        place = twin
     run_dir = RunDir(place)
     if not run_dir.journal.is_file():
         if any(place.glob(SEARCH_JOURNALS)):

@@ -45,6 +45,10 @@ class Place(Protocol):
 
     root: str
 
+    def uri_of(self, path: str) -> str:
+        """What a path can be opened by."""
+        ...
+
     def folders(self) -> Iterator[Folder]:
         """All that may hold runs, as they are now."""
         ...
@@ -70,6 +74,9 @@ class LocalPlace:
     def __init__(self, root: str) -> None:
         self.root = root
         self._listed: dict[str, tuple[Version | None, int, Folder]] = {}
+
+    def uri_of(self, path: str) -> str:
+        return path
 
     def folders(self) -> Iterator[Folder]:
         top = self._list(self.root)
@@ -122,7 +129,7 @@ def list_folder(path: str, root: str) -> Folder:
                     folder.is_run = True
                 elif name.endswith(".jsonl") and fnmatchcase(name, SEARCH_JOURNALS):
                     folder.searches.append(name)
-                elif name.startswith(".") or (".corrupt" in name and is_put_aside(Path(name))):
+                elif name.startswith(".") or (".corrupt" in name and is_put_aside(name)):
                     continue
                 elif entry.is_symlink():
                     links.append(name)

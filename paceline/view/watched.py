@@ -55,6 +55,11 @@ class WatchedRun(Protocol):
         ...
 
 
+def may_pass(error: RestoreError | StorageError) -> bool:
+    """A store that does not answer now may do so later."""
+    return isinstance(error, StorageError) and error.errno is not None
+
+
 def is_alive(run: WatchedRun) -> bool:
     return isinstance(run.summary, RunSummary) and run.summary.alive
 
@@ -153,6 +158,9 @@ class WatchedSearch:
             if has_changed or not held:
                 self.summary = search_summary(self._followed, self.place, held, list(self.trials.values()))
         except (RestoreError, StorageError) as error:
+            if isinstance(self._journal, RemoteJournal) and self.summary is not None and may_pass(error):
+                self._version = None
+                return set()
             self.summary = self._problem(error)
             self.trials, self.open, self.directories = {}, {}, set()
             self._followed = FollowedSearch(self._journal)

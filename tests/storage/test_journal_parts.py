@@ -11,7 +11,7 @@ import pytest
 from paceline.air.errors import StorageError
 from paceline.storage import journal_parts
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.storage.journal_parts import JournalParts, fetch_journal
+from paceline.storage.journal_parts import JournalParts, fetch_ends, fetch_journal
 
 
 class Counting:
@@ -137,3 +137,34 @@ def test_the_torn_end_of_an_earlier_driver_does_not_come_back(
     append(local, 10)
     parts.push()
     assert fetched(store, tmp_path) == local.read_bytes()
+
+
+def test_of_a_long_journal_the_ends_are_fetched(
+    store: FsspecFilesystem, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.write_text("".join(f"line {number:03d}\n" for number in range(200)))
+    JournalParts(store, local).push()
+    fetched: list[str] = []
+    really = FsspecFilesystem.download
+
+    def download(self: FsspecFilesystem, name: str, into: Path) -> None:
+        fetched.append(name)
+        really(self, name, into)
+
+    monkeypatch.setattr(FsspecFilesystem, "download", download)
+    assert not fetch_ends(store, "journal.jsonl", tmp_path / "ends")
+    assert len(fetched) == 3
+    lines = (tmp_path / "ends").read_text().splitlines()
+    assert lines[:11] == [f"line {number:03d}" for number in range(11)]
+    assert lines[11:] == [f"line {number:03d}" for number in range(200 - len(lines[11:]), 200)]
+    assert len(lines) > 25
+
+
+@pytest.mark.parametrize("size", [0, 50, 99, 100, 101, 200, 250, 300, 301, 400])
+def test_a_shorter_one_is_fetched_whole(store: FsspecFilesystem, local: Path, tmp_path: Path, size: int) -> None:
+    append(local, size + 1)
+    JournalParts(store, local).push()
+    is_whole = fetch_ends(store, "journal.jsonl", tmp_path / "ends")
+    assert is_whole == (size < 300)
+    if is_whole:
+        assert (tmp_path / "ends").read_bytes() == local.read_bytes()

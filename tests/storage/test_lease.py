@@ -186,7 +186,7 @@ def test_asking_whether_somebody_holds_the_lease(
         lease = leases()
         lease.acquire()
     assert lease_module.is_held(store)
-    monkeypatch.setattr(store, "age", lambda name: LEASE_SECONDS)
+    monkeypatch.setattr(store, "age_seen", lambda name: LEASE_SECONDS)
     assert not lease_module.is_held(store), "its holder is silent"
     monkeypatch.undo()
     lease.release()

@@ -229,7 +229,7 @@ class TestFacts:
         assert facts.config == {"train_loop_config": {}} or facts.config == {}
         assert facts.settings["scaling_config"]["num_workers"] == 1
         assert [attempt.attempt for attempt in facts.attempts] == [0]
-        assert (facts.failures, facts.how_to_continue, facts.warnings) == ([], "", [])
+        assert (facts.failures, facts.how_to_continue) == ([], "")
         assert (facts.search, facts.origin) == (None, "")
         assert facts.code is not None
         assert "steps" in facts.code["functions"]

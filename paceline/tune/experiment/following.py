@@ -31,6 +31,8 @@ class FollowedSearch:
         self.facts: Facts | None = None
         """As the last restore left them; None while the journal is empty."""
         self.started = 0.0
+        self.last_time = 0.0
+        """The last time that a record tells."""
         self.left: SearchLeft | None = None
         """How the last driver left the search; None while one is at work, or if it was killed."""
         self.table = TrialTable()
@@ -70,6 +72,7 @@ class FollowedSearch:
                 self.facts = record
             elif isinstance(record, TrialCreated | TrialAgain):
                 self.directories.add(record.dir)
+            self.last_time = getattr(record, "time", 0.0) or self.last_time
             if (number := getattr(record, "n", None)) is not None:
                 changed.add(number)
             self.left = record if isinstance(record, SearchLeft) else None

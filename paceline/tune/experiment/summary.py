@@ -6,22 +6,30 @@ search's own journal does not say how a trial ended.
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, UnsetType
 
+from paceline.air.background_pool import in_parallel
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import nested_get, reported
-from paceline.run.found_runs import summary_of_run_dir
+from paceline.run.found_runs import does_not_exist, summary_of
 from paceline.run.records import Reached
 from paceline.run.run_summary import RunStatus, RunSummary, most_iterations
-from paceline.storage import lock
-from paceline.storage.run_dir import RunDir, resolve_storage
+from paceline.storage import lease, lock
+from paceline.storage.filesystem import FsspecFilesystem
+from paceline.storage.journal_parts import RemoteJournal
+from paceline.storage.run_dir import SEARCH_JOURNALS, resolve_storage
 from paceline.tune.experiment.following import FollowedSearch
 from paceline.tune.experiment.records import Facts, TrialCreated, TrialEnded
+
+_PARALLEL_LOOKS = 16
 
 
 class TrialSummary(RunSummary, kw_only=True):
@@ -64,21 +72,62 @@ def _score(trial: TrialSummary, metric: str) -> float | None:
     return value if is_number and math.isfinite(value) else None
 
 
-def experiment_summary_of(path: str | Path) -> ExperimentSummary:
-    """The summary of the newest search in a local directory."""
+def experiment_summary_of(path: str | Path, filesystem: Any = None) -> ExperimentSummary:
+    """The summary of the newest search in a directory, or at a URI."""
     from paceline.tune.experiment.files import newest_journal  # not needed by a list
 
     root = resolve_storage(path)
     if isinstance(root, str):
-        raise RestoreError(f"{root}: a search is read from a local directory; copy it to one first.")
+        return _remote_summary(root, filesystem)
     journal = newest_journal(root)
     search = FollowedSearch(journal)
     search.read_on()
-    ended, facts = search.table.ended, search.facts
-    trials = (
-        [] if facts is None else [_trial(root, facts, each, ended.get(each.n)) for each in search.table.trials.values()]
-    )
-    return search_summary(search, str(root), lock.is_held(journal.with_suffix(".lock")), trials)
+    alive = lock.is_held(journal.with_suffix(".lock"))
+    return search_summary(search, str(root), alive, list(_trials(search, str(root)).values()))
+
+
+def _remote_summary(uri: str, filesystem: Any) -> ExperimentSummary:
+    from paceline.tune.experiment.files import no_search
+
+    store = FsspecFilesystem(uri, filesystem)
+    names = fnmatch.filter(store.entries()[0], SEARCH_JOURNALS)
+    if not names:
+        raise does_not_exist(uri, filesystem, "a search") or no_search(uri, filesystem)
+    searches = {name: FollowedSearch(RemoteJournal(store, name)) for name in names}
+    for search in searches.values():
+        search.read_on()
+    newest = max(names, key=lambda name: searches[name].last_time)
+    search = searches[newest]
+    trials = _trials(search, store.label, uri, filesystem)
+    alive = lease.is_held(store, f"{newest.removesuffix('.jsonl')}.lease")
+    return search_summary(search, store.label, alive, list(trials.values()))
+
+
+def _trials(
+    search: FollowedSearch, place: str, uri: str | None = None, filesystem: Any = None
+) -> dict[int, TrialSummary]:
+    """Files of trials are looked at only where the search does not know their end."""
+    trials: dict[int, TrialSummary] = {}
+    if search.facts is None:
+        return trials
+    looks = []
+    for number, trial in search.table.trials.items():
+        if (end := search.table.ended.get(number)) is not None:
+            trials[number] = ended_trial(place, search.facts, trial, end)
+        else:
+            trials[number] = pending_trial(place, search.facts, trial)
+            looks.append(partial(_look_at, trials, number, f"{uri or place}/{trial.dir}", filesystem))
+    if uri is not None:
+        in_parallel(looks, "paceline-look", _PARALLEL_LOOKS)
+    else:
+        for look in looks:
+            look()
+    return trials
+
+
+def _look_at(trials: dict[int, TrialSummary], number: int, place: str, filesystem: Any) -> None:
+    with contextlib.suppress(RestoreError, StorageError):
+        trials[number] = found_trial(trials[number], summary_of(place, filesystem))
 
 
 def search_summary(search: FollowedSearch, place: str, alive: bool, trials: list[TrialSummary]) -> ExperimentSummary:
@@ -100,17 +149,6 @@ def search_summary(search: FollowedSearch, place: str, alive: bool, trials: list
         ended=left.time if left is not None else None,
         trials=trials,
     )
-
-
-def _trial(root: Path, facts: Facts, trial: TrialCreated, end: TrialEnded | None) -> TrialSummary:
-    """Its own files are looked at only if the search does not know its end."""
-    if end is not None:
-        return ended_trial(str(root), facts, trial, end)
-    pending = pending_trial(str(root), facts, trial)
-    try:
-        return found_trial(pending, summary_of_run_dir(RunDir(root / trial.dir)))
-    except (RestoreError, StorageError):
-        return pending
 
 
 def found_trial(pending: TrialSummary, run: RunSummary) -> TrialSummary:

@@ -1,0 +1,33 @@
+"""From a URI to a filesystem of fsspec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.air.errors import ConfigError
+from paceline.air.secrets import without_credentials
+
+
+def open_uri(uri: str, filesystem: Any) -> tuple[Any, str]:
+    """The filesystem of a URI, or the one that was given for it, and the path there."""
+    import fsspec
+
+    try:
+        if filesystem is None:
+            opened, root = fsspec.core.url_to_fs(uri)
+        else:
+            opened = _as_fsspec(filesystem)
+            root = opened._strip_protocol(uri)
+    except ImportError as error:
+        raise ConfigError(f"storage path {without_credentials(uri)} needs a package: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"storage path {without_credentials(uri)} cannot be used: {error}") from error
+    return opened, str(root).rstrip("/")
+
+
+def _as_fsspec(filesystem: Any) -> Any:
+    if type(filesystem).__module__.startswith("pyarrow"):
+        from fsspec.implementations.arrow import ArrowFSWrapper
+
+        return ArrowFSWrapper(filesystem)
+    return filesystem
