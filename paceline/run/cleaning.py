@@ -19,7 +19,7 @@ from msgspec import Struct, UnsetType
 from paceline.air.errors import RunLockedError
 from paceline.run.found_runs import add_checkpoints
 from paceline.run.records import CheckpointRetired, Ended, Reached, RunRecords
-from paceline.run.retention import KeptCheckpoint, ranked, still_kept
+from paceline.run.retention import KeptCheckpoint, damaged_numbers, deleted_numbers, ranked, still_kept
 from paceline.storage import lease, lock
 from paceline.storage.commit import delete_tree, to_trash
 from paceline.storage.filesystem import FsspecFilesystem
@@ -63,9 +63,12 @@ def _clean_local(run_dir: RunDir, keep: int | None, dry_run: bool) -> list[Remov
         records = RunRecords.read(run_dir)
         search = run_dir.root.parent / search_journal(records.header.trial_id.partition("_")[0])
         _refuse_if(lock.is_held(search.with_suffix(".lock")), f"the search of {run_dir.root}")
-        removed = [Removed("leftover", str(path), _size(path)) for path in run_dir.leftovers()]
+        undeleted = [path for number, path in run_dir.checkpoints() if number in _given_up(records)]
+        removed = [Removed("leftover", str(path), _size(path)) for path in [*run_dir.leftovers(), *undeleted]]
         if not dry_run:
             run_dir.sweep()
+            for path in undeleted:
+                delete_tree(to_trash(path))
         if keep is None or read_origin(run_dir.origin):  # of a local copy, the original says what is kept
             return removed
         kept = still_kept(records, dict(run_dir.checkpoints()))
@@ -103,9 +106,13 @@ def _clean_remote(
             fetch_journal(store, run_dir.journal.name, run_dir.journal)
             records = RunRecords.read(run_dir)
             _refuse_if_search_is_live(uri, records, filesystem)
-            staged = [Removed("leftover", f"{store.label}/{name}") for name in mirror.staged()]
-            if staged and not dry_run:
+            undeleted = [number for number in mirror.checkpoint_numbers() if number in _given_up(records)]
+            names = [*mirror.staged(), *(run_dir.checkpoint(number).name for number in undeleted)]
+            left = [Removed("leftover", f"{store.label}/{name}") for name in names]
+            if left and not dry_run:
                 mirror.remove_staged()
+                for number in undeleted:
+                    mirror.remove_checkpoint(number)
             kept = still_kept(records, dict.fromkeys(mirror.checkpoint_numbers()))
             gone = [] if keep is None else _superfluous(records, kept, keep)
             if gone and not dry_run:
@@ -117,8 +124,8 @@ def _clean_remote(
         finally:
             if not dry_run:
                 mirror.release()
-        names = {each.number: f"{store.label}/{run_dir.checkpoint(each.number).name}" for each in gone}
-        return staged + [Removed("checkpoint", names[each.number], each.size or None) for each in gone]
+        places = {each.number: f"{store.label}/{run_dir.checkpoint(each.number).name}" for each in gone}
+        return left + [Removed("checkpoint", places[each.number], each.size or None) for each in gone]
 
 
 def _refuse_if_search_is_live(uri: str, records: RunRecords, filesystem: Any) -> None:
@@ -133,6 +140,11 @@ def _refuse_if_search_is_live(uri: str, records: RunRecords, filesystem: Any) ->
 def _refuse_if(is_live: bool, what: str) -> None:
     if is_live:
         raise RunLockedError(f"{what} is live, so nothing of it is removed.")
+
+
+def _given_up(records: RunRecords) -> set[int]:
+    """Checkpoints that a driver was about to delete. What is left of damaged ones is for the user to look at."""
+    return deleted_numbers(records) - damaged_numbers(records)
 
 
 def _superfluous(records: RunRecords, kept: list[KeptCheckpoint], keep: int) -> list[KeptCheckpoint]:

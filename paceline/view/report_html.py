@@ -39,7 +39,8 @@ figcaption { font-weight: 600; overflow-wrap: anywhere; }
 .curves svg { color: #2563eb; }
 @media (prefers-color-scheme: dark) { .curves svg { color: #7aa2ff; } }
 .failed, .killed { color: #d33; } .finished { color: #2a8a4a; }
-pre { overflow: auto; border: 1px solid var(--line); padding: .6em .8em; font-size: 13px; white-space: pre-wrap; }
+pre { font: 13px/1.5 ui-monospace, monospace; overflow: auto; white-space: pre-wrap; }
+pre { border: 1px solid var(--line); padding: .6em .8em; }
 .wide { overflow-x: auto; }
 footer { margin-top: 2em; opacity: .65; font-size: 13px; }
 """
@@ -152,8 +153,9 @@ def _failure(facts: RunFacts) -> list[Markup]:
     last = facts.failures[-1] if facts.failures else None
     if last is not None and last.traceback and last.traceback.strip() not in text:
         text = f"{text}\n\n{last.traceback}" if "\n" not in text.strip() else text
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("To continue: ")).strip()  # stands below
     title = f"Failure: rank {last.rank}" if last is not None else "Failure"
-    return _section(title, element("pre", text), text.strip())
+    return _section(title, element("pre", text), text)
 
 
 def _curves(series: RunSeries) -> list[Markup]:
@@ -249,7 +251,7 @@ def _best_so_far(search: ExperimentSummary) -> list[Markup]:
     best, values = math.nan, list[float]()
     for trial in search.trials:
         value = nested_get(trial.reached.metrics, search.metric)
-        if isinstance(value, int | float) and math.isfinite(value):
+        if isinstance(value, int | float) and math.isfinite(value) and trial.status != "failed":
             best = float(value) if math.isnan(best) else best_of(best, float(value))
         values.append(best)
     drawing = chart(values, [float(trial.number) for trial in search.trials], label="trial", width=CHART_WIDTH)

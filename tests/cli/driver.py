@@ -1,4 +1,4 @@
-"""A driver that trains until a file appears: `python driver.py <storage> <name> <folder for its signs> [workers]`.
+"""A driver that trains until a file appears: `python driver.py <storage> <name> <folder for its signs> [search]`.
 
 It makes `ready` in that folder after three reports with checkpoints, and ends when it finds `release` there.
 """
@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from paceline import train
+from paceline import train, tune
 from paceline.train import Checkpoint, CheckpointConfig, DataParallelTrainer, RunConfig, ScalingConfig
+from paceline.tune import TuneConfig, Tuner
 
 
 def steps(config: dict[str, Any]) -> None:
@@ -25,8 +26,26 @@ def steps(config: dict[str, Any]) -> None:
         train.report({"loss": 0.3})
 
 
-if __name__ == "__main__":
-    storage, name, signs = sys.argv[1:4]
+def trial(config: dict[str, Any]) -> None:
+    signs = Path(config["signs"])
+    for step in range(100_000):
+        (signs / f"trial-{config['x']}").touch()
+        train.report({"loss": config["x"] + step})
+        time.sleep(0.05)
+        if (signs / "release").exists():
+            return
+
+
+def search(storage: str, name: str, signs: str) -> None:
+    Tuner(
+        trial,
+        param_space={"x": tune.grid_search([1, 2]), "signs": signs},
+        tune_config=TuneConfig(metric="loss", mode="min", max_concurrent_trials=2),
+        run_config=RunConfig(name=name, storage_path=storage, verbose=0),
+    ).fit()
+
+
+def run(storage: str, name: str, signs: str) -> None:
     DataParallelTrainer(
         steps,
         train_loop_config={"signs": signs},
@@ -39,3 +58,7 @@ if __name__ == "__main__":
             checkpoint_config=CheckpointConfig(checkpoint_score_attribute="loss", checkpoint_score_order="min"),
         ),
     ).fit()
+
+
+if __name__ == "__main__":
+    (search if sys.argv[4:] == ["search"] else run)(*sys.argv[1:4])

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from paceline.run.found_runs import summary_of
 from paceline.view.live import live_runs
-from tests.cli.conftest import WAIT_S, Cli, RemoteRuns, Runs, live_run, until
+from tests.cli.conftest import DRIVER, WAIT_S, Cli, RemoteRuns, Runs, live_run, until
 
 
 def test_stacks_of_every_rank(runs: Runs, cli: Cli) -> None:
@@ -54,6 +55,31 @@ def test_stop_as_json_returns_when_the_driver_has_agreed(cli: Cli, tmp_path: Pat
         until(lambda: not summary_of(live.path).alive)
 
 
+def test_a_live_search_is_listed_and_stopped_as_a_whole(cli: Cli, tmp_path: Path) -> None:
+    signs = tmp_path / "signs"
+    signs.mkdir()
+    driver = subprocess.Popen([sys.executable, str(DRIVER), str(tmp_path / "results"), "search", str(signs), "search"])
+    try:
+        until(lambda: all((signs / f"trial-{x}").exists() for x in (1, 2)) or driver.poll() is not None)
+        (row,) = json.loads(cli("ls", tmp_path / "results", "--json").out)
+        assert (row["kind"], row["status"], row["trials"]["running"]) == ("search", "running", 2)
+        assert cli("show", tmp_path / "results" / "search").code == 0
+        said = cli("stacks", tmp_path / "results" / "search")
+        assert (said.code, len(said.err.splitlines())) == (1, 1)
+        trial = json.loads(cli("ls", tmp_path / "results" / "search", "--json").out)[0]["path"]
+        assert cli("stacks", trial).code == 0
+        assert "is live" in cli("gc", tmp_path / "results", "--keep", "1").err
+        assert cli("stop", tmp_path / "results", "--wait").code == 0
+        driver.wait(WAIT_S)
+    finally:
+        (signs / "release").touch()
+        driver.kill()
+        driver.wait()
+    (row,) = json.loads(cli("ls", tmp_path / "results", "--json").out)
+    assert (row["status"], row["alive"]) == ("interrupted", False)
+    assert "Tuner.restore" in cli("show", tmp_path / "results" / "search").out
+
+
 @pytest.mark.parametrize("kind", ["finished", "failed", "killed", "bitten", "rotten", "search"])
 def test_what_has_no_driver_cannot_be_stopped(kind: str, runs: Runs, cli: Cli) -> None:
     said = cli("stop", runs.of_kind(kind))
@@ -69,7 +95,6 @@ def test_of_several_live_runs_one_must_be_named(runs: Runs, cli: Cli, tmp_path: 
         said = cli("stop", runs.root)
         assert (said.code, len(said.err.splitlines())) == (2, 1)
         assert runs.live in said.err
-    import shutil
 
     shutil.rmtree(runs.root / "another")
 

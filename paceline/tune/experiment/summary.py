@@ -58,11 +58,13 @@ class ExperimentSummary(Struct, kw_only=True):
 
     @property
     def best(self) -> TrialSummary | None:
-        """The trial with the best last value of the metric; None without a metric, or if none has reported it."""
+        """The trial with the best last value of the metric, failed ones left out as in get_best_result(); None without
+        a metric, or if none has reported it."""
         if not isinstance(self.metric, str) or self.mode not in ("min", "max"):
             return None
         sign = 1.0 if self.mode == "max" else -1.0
-        scored = [(sign * value, trial) for trial in self.trials if (value := _score(trial, self.metric)) is not None]
+        candidates = [trial for trial in self.trials if trial.status != "failed"]
+        scored = [(sign * value, trial) for trial in candidates if (value := _score(trial, self.metric)) is not None]
         return max(scored, key=lambda each: each[0])[1] if scored else None
 
 

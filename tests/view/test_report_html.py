@@ -1,0 +1,49 @@
+"""The report is looked at in tests/cli/test_export.py; here it is long, and has many metrics."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from paceline.air import RunConfig, ScalingConfig, session
+from paceline.train import DataParallelTrainer
+from paceline.view.report_html import MOST_CHARTS, run_report
+
+
+def run(tmp_path: Path, config: dict[str, Any]) -> str:
+    def steps(config: dict[str, Any]) -> None:
+        for step in range(config["steps"]):
+            many = {f"metric_{number}": step for number in range(config.get("metrics", 0))}
+            session.report({"loss": math.sin(step / 50), "gap": math.nan if step % 2 else 1.0, **many})
+
+    return (
+        DataParallelTrainer(
+            steps,
+            train_loop_config=config,
+            scaling_config=ScalingConfig(num_workers=1),
+            run_config=RunConfig(storage_path=str(tmp_path), verbose=0, engine="inline"),
+        )
+        .fit()
+        .path
+    )
+
+
+def test_a_long_curve_is_short_in_the_file(tmp_path: Path) -> None:
+    text = run_report(run(tmp_path, {"steps": 20_000}))
+    assert "20,000 reports" in text
+    assert len(text) < 300_000
+    assert "highest 1, " in text
+
+
+def test_metrics_beyond_the_limit_are_named(tmp_path: Path) -> None:
+    text = run_report(run(tmp_path, {"steps": 2, "metrics": MOST_CHARTS + 5}))
+    assert text.count("<figure>") == MOST_CHARTS
+    assert "7 more metrics" in text
+    assert f"metric_{MOST_CHARTS + 4}" in text
+
+
+def test_a_run_without_rows_has_no_curves(tmp_path: Path) -> None:
+    text = run_report(run(tmp_path, {"steps": 0}))
+    assert "Curves" not in text
+    assert "finished" in text
