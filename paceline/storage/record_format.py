@@ -24,6 +24,8 @@ from paceline.storage.journal_parts import RemoteJournal
 
 _BEGINNING = 64
 """Bytes of a line: enough for checksum, length and kind."""
+_PIECE_BYTES = 256 << 10
+"""Of a journal that is scanned."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -79,32 +81,30 @@ class RecordFormat(Generic[R]):
 
     def scan(self, path: Path, *, without: str) -> Iterator[R]:
         """The same as `read`, but ten times as fast: lines that are left out are not checked for damage."""
-        left_out = beginning_of(without)
         with open(path, "rb") as file:
-            for line in file:
-                if left_out not in line[:_BEGINNING] and (body := body_of(line)) is not None:
-                    record = self.decode(body, path)
-                    if record is not None:
-                        yield record
+            for lines in _pieces_with_others(file, _mark(without)):
+                yield from self._others(lines, _mark(without), path)
 
     def scan_on(self, journal: Path | RemoteJournal, offset: int, *, without: str) -> tuple[list[R], int]:
         """As `follow`, but lines that are left out, or damaged, are passed over as by `scan`."""
-        left_out, records = beginning_of(without), []
+        records: list[R] = []
         with contextlib.ExitStack() as stack:
             if isinstance(journal, Path):
                 file: IO[bytes] = stack.enter_context(open(journal, "rb"))
                 file.seek(offset)
             else:
                 file = io.BytesIO(journal.read_from(offset))
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                offset += len(line)
-                if left_out not in line[:_BEGINNING] and (body := body_of(line)) is not None:
-                    record = self.decode(body, journal)
-                    if record is not None:
-                        records.append(record)
-        return records, offset
+            before = file.tell()
+            for lines in _pieces_with_others(file, _mark(without)):
+                records += self._others(lines, _mark(without), journal)
+            return records, offset + file.tell() - before
+
+    def _others(self, lines: bytes, mark: bytes, journal: Path | RemoteJournal) -> Iterator[R]:
+        for line in lines.split(b"\n")[:-1]:
+            if mark not in line[:_BEGINNING] and (body := body_of(line + b"\n")) is not None:
+                record = self.decode(body, journal)
+                if record is not None:
+                    yield record
 
     def backwards(self, path: Path, mark: bytes) -> Iterator[R]:
         """The records whose JSON contains `mark`, the last one first."""
@@ -177,6 +177,29 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield content
+
+
+def _mark(kind: str) -> bytes:
+    """What the lines of a kind have, and no others: in JSON, quotes within texts are escaped, and nothing is set apart
+    by spaces."""
+    return b" " + beginning_of(kind)
+
+
+def _pieces_with_others(file: IO[bytes], mark: bytes) -> Iterator[bytes]:
+    """Whole lines of a journal, many at a time, where not all of them have the mark. Afterwards the file stands behind
+    the last whole line."""
+    size = _PIECE_BYTES
+    while piece := file.read(size):
+        end = piece.rfind(b"\n") + 1
+        file.seek(end - len(piece), os.SEEK_CUR)
+        if end:
+            size, lines = _PIECE_BYTES, piece[:end]
+            if lines.count(mark) != lines.count(b"\n"):
+                yield lines
+        elif len(piece) == size:
+            size *= 2  # a record longer than a piece
+        else:
+            return  # a torn end
 
 
 def beginning_of(kind: str) -> bytes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from paceline.run.records import (
     CheckpointCommitted,
     CheckpointRetired,
     Ended,
+    Record,
     RunRecords,
     no_journal,
 )
@@ -109,7 +113,7 @@ def run_facts(path: str | Path, filesystem: Any = None) -> RunFacts:
         facts.warnings += lost_checkpoints(run_dir, records, dict.fromkeys(present))
         return facts
     with fetched_run(place, filesystem) as (store, run_dir):
-        records = _records(run_dir)
+        records = RunRecords(list(FORMAT.scan(run_dir.journal, without=ROW)), run_dir.journal)
         summary = summary_of_records(run_dir, store.label, lease.is_held(store))
         present = {number: f"{place}/{run_dir.checkpoint(number).name}" for number in numbers_in(store.list())}
         return _facts(records, summary, present, store.label, filesystem)
@@ -118,11 +122,45 @@ def run_facts(path: str | Path, filesystem: Any = None) -> RunFacts:
 def _records(run_dir: RunDir) -> RunRecords:
     """All but the rows, which are many; RunRecords.read would check each of them for damage."""
     try:
-        return RunRecords(list(FORMAT.scan(run_dir.journal, without=ROW)), run_dir.journal)
+        return RunRecords(_kept_records.of(run_dir.journal), run_dir.journal)
     except FileNotFoundError:
         raise no_journal(run_dir) from None
     except OSError as error:
         raise storage_error(error, run_dir.journal, "reading the journal") from error
+
+
+class _Records(Struct):
+    inode: tuple[int, int]
+    offset: int
+    found: list[Record]
+
+
+class _KeptRecords:
+    """The records of the journals that were looked at last: whoever looks again reads only what was added."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Path, _Records] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, journal: Path) -> list[Record]:
+        found = os.stat(journal)
+        inode = (found.st_dev, found.st_ino)
+        with self._lock:
+            kept = self._kept.get(journal)
+        if kept is None or kept.inode != inode or found.st_size < kept.offset:
+            kept = _Records(inode, 0, [])
+        records, offset = FORMAT.scan_on(journal, kept.offset, without=ROW)
+        kept = _Records(inode, offset, [*kept.found, *records])  # a new one: another thread may read the other
+        with self._lock:
+            self._kept[journal] = kept
+            self._kept.move_to_end(journal)
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        return kept.found
+
+
+_MOST_KEPT = 32
+_kept_records = _KeptRecords()
 
 
 def _facts(

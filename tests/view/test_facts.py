@@ -1,0 +1,60 @@
+"""The facts of a run that is looked at again and again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.air.errors import RestoreError
+from paceline.run.records import AttemptFailed, CheckpointCommitted, Ended
+from paceline.storage.record_format import RecordFormat
+from paceline.view.facts import run_facts
+from tests.view.journals import STARTED, attempt, header, row, write
+
+
+@pytest.fixture
+def scanned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets from which journals were read."""
+    offsets = []
+    real = RecordFormat.scan_on
+
+    def scan_on(self: RecordFormat, journal: Path, offset: int, *, without: str) -> object:  # type: ignore[type-arg]
+        offsets.append(offset)
+        return real(self, journal, offset, without=without)
+
+    monkeypatch.setattr(RecordFormat, "scan_on", scan_on)
+    return offsets
+
+
+def test_only_what_was_added_is_read(tmp_path: Path, scanned: list[int]) -> None:
+    run = write(tmp_path / "run", [header(), attempt(), row(1, {"loss": 1.0})])
+    assert len(run_facts(run).attempts) == 1
+    size = os.path.getsize(run / "journal.jsonl")
+    write(run, [AttemptFailed(attempt=0, message="it broke"), attempt(1), row(2, {"loss": 0.5})])
+    facts = run_facts(run)
+    assert ([each.attempt for each in facts.attempts], [each.message for each in facts.failures]) == (
+        [0, 1],
+        ["it broke"],
+    )
+    write(run, [CheckpointCommitted(number=2, iteration=2), Ended(status="finished", time=STARTED)])
+    facts = run_facts(run)
+    assert ([each.number for each in facts.checkpoints], facts.summary.status) == ([2], "finished")
+    assert run_facts(run) == facts
+    assert scanned[:2] == [0, size]
+    assert 0 not in scanned[1:]
+
+
+def test_a_run_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [header("first"), attempt(), attempt(1), row(1, {"loss": 1.0})])
+    assert len(run_facts(run).attempts) == 2
+    other = write(tmp_path / "other", [header("second"), attempt(), *(row(n, {"loss": 1.0}) for n in range(1, 9))])
+    os.replace(other / "journal.jsonl", run / "journal.jsonl")
+    assert (run_facts(run).summary.name, len(run_facts(run).attempts)) == ("second", 1)
+    content = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "journal.jsonl").write_bytes(b"".join(content[:1]))  # the same file, shorter
+    assert run_facts(run).attempts == []
+    os.unlink(run / "journal.jsonl")
+    with pytest.raises(RestoreError):
+        run_facts(run)
