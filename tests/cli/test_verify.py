@@ -4,8 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
+from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import RunDir
-from tests.cli.conftest import Cli, RemoteRuns, Runs
+from tests.cli.conftest import Cli, RemoteRuns, Runs, fit
 
 
 def test_everything_that_is_kept_is_read(runs: Runs, cli: Cli) -> None:
@@ -54,5 +57,18 @@ def test_checkpoints_that_are_gone(runs: Runs, cli: Cli, tmp_path: Path) -> None
     assert cli("verify", run_dir.root).code == 3
 
 
-def test_a_damaged_checkpoint_on_a_store(remote: RemoteRuns, cli: Cli, runs: Runs) -> None:
-    assert cli("verify", f"{remote.finished}/checkpoint_000002").code == 0
+def test_damage_on_a_store(remote: RemoteRuns, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "twins"))
+    uri = fit("s3://bucket/damage", "run", {})
+    store = FsspecFilesystem(uri)
+    store.write_bytes("checkpoint_000002/dict_checkpoint.pkl", b"rotten")
+    said = cli("verify", uri)
+    assert (said.code, "dict_checkpoint.pkl" in said.out) == (3, True)
+    assert cli("verify", f"{uri}/checkpoint_000001").code == 0
+    assert cli("verify", f"{uri}/checkpoint_000002").code == 3
+    assert cli("show", uri).code == 0
+    store.write_bytes("journal.jsonl", b"00000000 no journal\n")
+    for command in ("ls", "show", "best", "verify", "gc"):
+        said = cli(command, uri)
+        assert said.code == 3, (command, said)
+        assert "s3://bucket/damage" in said.out + said.err
