@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from paceline.air.words import counted, printable
 from paceline.cli.errors import USAGE, CommandError
-from paceline.cli.output import write, write_csv, write_json
+from paceline.cli.output import add_format, write, write_csv, write_json
 from paceline.cli.places import add_path, one_at, shown_place
 from paceline.run.found_runs import RunSummary
 from paceline.storage.run_dir import without_odd_characters
@@ -33,12 +33,11 @@ FORMATS = ("csv", "parquet", "html")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "a run, a trial or a search")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("--to", required=True, metavar="FORMAT", help="csv, parquet or html")
     parser.add_argument("-o", "--output", metavar="FILE", help="- for standard output (default: named like the run)")
     parser.add_argument("--ranks", action="store_true", help="one row for each report and rank")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
-    parser.add_argument("--format", choices=("table", "json", "csv"), default="table", help="of what is printed")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
+    add_format(parser)
 
 
 def run(given: argparse.Namespace) -> int:

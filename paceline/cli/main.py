@@ -40,9 +40,17 @@ Only the module of the command that was asked for is imported.
 """
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _Help(argparse.HelpFormatter):
+    """Fits paragraphs to the terminal, and leaves indented lines as they are."""
+
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        from textwrap import fill
+
+        paragraphs = text.strip().split("\n\n")
+        return "\n\n".join(each if each.startswith(" ") else fill(each, width) for each in paragraphs)
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)

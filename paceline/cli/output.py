@@ -39,7 +39,7 @@ _TERMINAL_CONTROLS = re.compile(r"[\x7f-\x9f]")
 def add_format(parser: argparse.ArgumentParser) -> None:
     """The options that every command has for its output."""
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--format", choices=FORMATS, default="table", help="(default: %(default)s)")
+    how.add_argument("--format", choices=FORMATS, default="table", help="of what is printed (default: %(default)s)")
     how.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
 
 
