@@ -34,10 +34,10 @@ class Column:
     def view(self) -> Floats:
         return self._values[: self._size]
 
-    def extend_to(self, size: int) -> Floats:
-        """Add NaN up to a size; the new part, to be filled."""
+    def extend_to(self, size: int, expected: int = 0) -> Floats:
+        """Add NaN up to a size; the new part, to be filled. `expected` is the size that it will have soon."""
         if size > self._values.size:
-            grown = np.empty(max(size, self._size * 3 // 2, 16))
+            grown = np.empty(max(size, expected, self._size * 3 // 2, 16))
             grown[: self._size] = self.view()
             self._values = grown
         added = self._values[self._size : size]
@@ -57,6 +57,8 @@ class ColumnTable:
         self._most_bytes = most_bytes
         self._columns = {name: Column(values) for name, values in (columns or {}).items()}
         self.rows = rows
+        self.expected = 0
+        """How many rows there will be soon. Room for all of them at once costs less than growing again and again."""
         self.left_out: dict[str, None] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -77,7 +79,7 @@ class ColumnTable:
         """Add `size` rows: what is not in one of the parts is NaN."""
         start, self.rows = self.rows, self.rows + size
         for column in self._columns.values():
-            column.extend_to(self.rows)
+            column.extend_to(self.rows, self.expected)
         for name, values, places in parts:
             target = self._columns.get(name) or self._new(name)
             if target is not None:
@@ -92,14 +94,14 @@ class ColumnTable:
     def _new(self, name: str) -> Column | None:
         if name not in self.left_out and len(self._columns) < self._most_columns():
             column = self._columns[name] = Column(np.empty(0))
-            column.extend_to(self.rows)
+            column.extend_to(self.rows, self.expected)
             return column
         if len(self._columns) + len(self.left_out) < _MOST_NAMES:
             self.left_out[name] = None
         return None
 
     def _most_columns(self) -> int:
-        return max(min(self._most_bytes // (8 * max(self.rows, 1)), _MOST_NAMES), 1)
+        return max(min(self._most_bytes // (8 * max(self.rows, self.expected, 1)), _MOST_NAMES), 1)
 
 
 def number_parts(rows: Sequence[dict[str, Any]]) -> list[Part]:

@@ -93,6 +93,10 @@ class RowReader:
         self._append(axes.T, parts, None)
         return True
 
+    def expect(self, rows: float) -> None:
+        """About so many rows there will be soon."""
+        self.axes.expected = self.metrics.expected = int(rows)
+
     def _begin(self, mark: bytes) -> None:
         """A new attempt repeats what comes after its beginning."""
         record = FORMAT.decode(mark, self._journal)

@@ -15,7 +15,7 @@ from paceline.air.metrics import nested_get
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import RemoteJournal
 from paceline.storage.run_dir import resolve_storage, search_journal
-from paceline.tune.experiment.following import FollowedSearch
+from paceline.tune.experiment.records import FORMAT, SearchStarted
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.tune.search.domains import Domain
 from paceline.tune.search.space import find, from_description
@@ -44,14 +44,9 @@ def space_of(search: ExperimentSummary, filesystem: Any = None) -> dict[str, Par
 
 
 def _declared(search: ExperimentSummary, filesystem: Any) -> dict[str, Parameter]:
-    place, name = resolve_storage(search.path), search_journal(search.id[:5])
-    journal = place / name if isinstance(place, Path) else RemoteJournal(FsspecFilesystem(place, filesystem), name)
-    followed = FollowedSearch(journal)
     try:
-        followed.read_on()
-        if followed.facts is None or followed.facts.space is None:
-            return {}
-        found = find(from_description(followed.facts.space))
+        started = _first_record(search, filesystem)
+        found = find(from_description(started.space) if isinstance(started, SearchStarted) else None)
     except (PacelineError, OSError):  # it has another form in this version, or is gone
         return {}
     choices = {path: list(found.options(path) or ()) for path in found.texts}
@@ -60,6 +55,14 @@ def _declared(search: ExperimentSummary, filesystem: Any) -> dict[str, Parameter
         for path, text in found.texts.items()
         if (parameter := _choice(choices[path]) if choices[path] else _of_domain(found.domains.get(path))) is not None
     }
+
+
+def _first_record(search: ExperimentSummary, filesystem: Any) -> Any:
+    place, name = resolve_storage(search.path), search_journal(search.id[:5])
+    if isinstance(place, Path):
+        return next(FORMAT.read(place / name), None)
+    records, _ = FORMAT.follow(RemoteJournal(FsspecFilesystem(place, filesystem), name))
+    return records[0] if records else None
 
 
 def _of_domain(domain: Domain | None) -> Parameter | None:
@@ -125,14 +128,3 @@ def unbeaten(search: ExperimentSummary) -> list[TrialSummary]:
         front.append(first)
         left = left[(costs[left] < costs[first]).any(axis=1) | (costs[left] == costs[first]).all(axis=1)]
     return [complete[place][0] for place in sorted(front)]
-
-
-def importances(search: ExperimentSummary, most: int) -> dict[str, float]:
-    """How much of the metric each parameter explains; an error says why that is not known."""
-    from paceline.tune.plots import Observation
-    from paceline.tune.plots import importances as computed
-
-    if not isinstance(search.metric, str) or search.mode not in ("min", "max"):
-        raise PacelineError("Importances need a search with one metric and its mode.")
-    observations = [Observation(trial.params, score(trial, search.metric)) for trial in search.trials]
-    return computed(observations, search.mode, most)

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 MOST_BYTES = 128 << 20
 """Of one run's metrics in memory. Columns beyond it are read from the journal when they are asked for."""
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 _NO_LIMIT = 1 << 62
 _WORTH_CACHING = 20_000
 """Rows. Fewer are read from the journal within a few hundredths of a second."""
@@ -205,7 +205,7 @@ class RunSeries:
 
 def _read(reader: RowReader, file: BinaryIO, offset: int, end: int, only: str | None = None) -> int:
     """Read from an offset to the last whole record before `end`; returns where that ends."""
-    length = CHUNK_BYTES
+    begin, rows, length = offset, reader.axes.rows, CHUNK_BYTES
     while offset < end:
         file.seek(offset)
         content = file.read(min(length, end - offset))
@@ -213,6 +213,7 @@ def _read(reader: RowReader, file: BinaryIO, offset: int, end: int, only: str | 
         offset += size
         if size:
             length = CHUNK_BYTES
+            reader.expect(rows + (reader.axes.rows - rows) * (end - begin) / (offset - begin))
         elif b"\n" in content or len(content) < length:
             break  # a torn end, or a line that is not complete yet
         else:

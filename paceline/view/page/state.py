@@ -61,6 +61,8 @@ class PageState:
         self.closing.set()
 
     def end(self) -> None:
+        """Called when all requests are answered."""
+        self.importances.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:

@@ -62,8 +62,6 @@ def search(root: Path, name: str) -> Path:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, a failed one with a hostile name, a search, and a damaged run."""
-    import sklearn.ensemble  # noqa: F401 - importances need it, and it changes the environment when it is loaded
-
     root = tmp_path_factory.mktemp("page") / "results"
     fit(root, "good")
     fit(root, HOSTILE, fails_at=4, **{HOSTILE: HOSTILE})

@@ -22,15 +22,15 @@ def search(state: PageState, request: Request) -> Any:
     if found is None:
         state.place(id)  # a Problem if there is nothing of that id at all
         raise Problem(404, "This is not a search.")
-    important, why = state.importances.get(id, found)
+    reply = state.importances.get(id, found)
     ids = state.listing.ids
     is_over = found.alive or found.status == "finished"
     return {
         **msgspec.structs.asdict(state.listing.line(id)),
         "space": space_of(found, state.filesystem),
-        "importance": important,
-        "why": why,
-        "pending": why == STILL_COMPUTED,
+        "importance": reply.importances,
+        "why": reply.why,
+        "pending": reply.why == STILL_COMPUTED,
         "best_so_far": [(moment, value, ids.get(trial.path)) for moment, value, trial in best_so_far(found)],
         "pareto": [ids.get(trial.path) for trial in unbeaten(found)],
         "continue": "" if is_over else search_line(found.path),
