@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 from paceline.air.errors import PacelineError
 from paceline.storage.run_dir import resolve_storage
-from paceline.view.catalog import Catalog
+from paceline.view.catalog import Catalog, run_facts
+from paceline.view.facts import RunFacts
 from paceline.view.page.curves import CurveStore
+from paceline.view.page.entries import Line
 from paceline.view.page.importances import ImportanceStore
 from paceline.view.page.listing import Listing
 from paceline.view.page.machine import Machine
@@ -81,7 +83,18 @@ class PageState:
         try:
             return self.listing.place(id)
         except KeyError:
-            raise Problem(404, "There is no such run. It may have been deleted.") from None
+            raise _gone() from None
+
+    def line(self, id: str) -> Line:
+        """The entry of the list; a Problem if there is none."""
+        try:
+            return self.listing.line(id)
+        except KeyError:
+            raise _gone() from None
+
+    def facts(self, id: str) -> RunFacts:
+        """What the records of a run say."""
+        return run_facts(self.place(id), self.filesystem)
 
     def look(self) -> None:
         """Bring the list up to date, unless that was done a moment ago."""
@@ -106,3 +119,7 @@ class PageState:
                 unexpected = None if isinstance(error, PacelineError | OSError) else error
                 logger.warning("The list of runs is not up to date: %s", error, exc_info=unexpected)
             self.problem = str(error)
+
+
+def _gone() -> Problem:
+    return Problem(404, "There is no such run. It may have been deleted.")

@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointError
-from paceline.view.catalog import run_facts
 from paceline.view.facts import CheckpointFacts
 from paceline.view.page.answers import Streamed, answering, problem_answer, state_of
 from paceline.view.page.state import PageState
@@ -23,7 +22,7 @@ MOST_DOWNLOADS = 4
 
 
 def checkpoints(state: PageState, request: Request) -> Any:
-    return run_facts(state.place(request.path_params["id"]), state.filesystem).checkpoints
+    return state.facts(request.path_params["id"]).checkpoints
 
 
 def verify(state: PageState, request: Request) -> Any:
@@ -59,7 +58,7 @@ async def download(request: Request) -> Response:
         state.downloads -= 1
         state.soon(tar.close)
 
-    trial = state.listing.line(request.path_params["id"]).trial_id
+    trial = state.line(request.path_params["id"]).trial_id
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{trial}-{_folder(request)}")
     headers = {
         "content-length": str(tar.length),
@@ -81,7 +80,7 @@ def _opened(state: PageState, request: Request) -> TarStream | Problem:
 def _chosen(state: PageState, request: Request) -> CheckpointFacts:
     """The checkpoint of the run's records that has the number. Its path is not made from what the client sent."""
     number = request.path_params["number"]
-    facts = run_facts(state.place(request.path_params["id"]), state.filesystem)
+    facts = state.facts(request.path_params["id"])
     found = next((each for each in facts.checkpoints if each.number == number and each.kept), None)
     if found is None:
         raise Problem(404, f"The run has no checkpoint {number}, or not any more.")

@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
-from paceline.view.catalog import run_facts
 from paceline.view.compare import aligned, differs
+from paceline.view.facts import users_config
 from paceline.view.page.answers import answering, ids_in
 from paceline.view.page.state import PageState
 
@@ -18,17 +18,14 @@ def compare(state: PageState, request: Request) -> Any:
     ids = ids_in(request)
     values = aligned({id: _config(state, id) for id in ids})
     different = {key: each for key, each in values.items() if differs(each, len(ids))}
-    runs = [msgspec.structs.asdict(state.listing.line(id)) for id in ids]
+    runs = [msgspec.structs.asdict(state.line(id)) for id in ids]
     return {"runs": runs, "differing": different, "same": len(values) - len(different)}
 
 
 def _config(state: PageState, id: str) -> dict[str, Any]:
     """What the training function got, and on how many workers; of a trial, this is what its search chose, too."""
-    facts = run_facts(state.place(id), state.filesystem)
-    config = facts.config or {}
-    loop = config.get("train_loop_config")
-    own = loop if isinstance(loop, dict) and len(config) == 1 else config
-    return {**own, "scaling_config": facts.settings.get("scaling_config") or {}}
+    facts = state.facts(id)
+    return {**(users_config(facts) or {}), "scaling_config": facts.settings.get("scaling_config") or {}}
 
 
 ROUTES = [Route("/api/compare", answering(compare))]

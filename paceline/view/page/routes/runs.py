@@ -12,7 +12,6 @@ from starlette.routing import Route
 
 from paceline.air.errors import LogsNotHereError
 from paceline.run.requests import request_stacks, request_stop
-from paceline.view.catalog import run_facts
 from paceline.view.logs import ranks_of
 from paceline.view.page.answers import answering, number, packed_answer, text, whole
 from paceline.view.page.curves import Axis, curves
@@ -25,9 +24,7 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none';
 
 def facts(state: PageState, request: Request) -> Any:
     id = request.path_params["id"]
-    place = state.place(id)
-    found = run_facts(place, state.filesystem)
-    line = state.listing.line(id)
+    found, place, line = state.facts(id), state.place(id), state.line(id)
     series = state.curves.get(place)
     return {
         **msgspec.structs.asdict(found),

@@ -26,7 +26,7 @@ def search(state: PageState, request: Request) -> Any:
     ids = state.listing.ids
     is_over = found.alive or found.status == "finished"
     return {
-        **msgspec.structs.asdict(state.listing.line(id)),
+        **msgspec.structs.asdict(state.line(id)),
         "space": space_of(found, state.filesystem),
         "importance": reply.importances,
         "why": reply.why,
