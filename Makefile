@@ -7,11 +7,13 @@ PY := $(VENV)/bin/python
 INSTALL := python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP_INSTALL := $(VENV)/bin/$(INSTALL)
 TORCH_VENV := .venv-torch
+TRACKERS_VENV := .venv-trackers
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(PY) -m pytest -q --numprocesses $(JOBS) --dist worksteal
+EVERYDAY := not faults and not rl and not cluster and not trackers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-torch-only horovod check format page bench bench-20gb bench-cluster kills setup clean
+.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-trackers test-torch-only horovod check format page bench bench-20gb bench-cluster kills setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -23,25 +25,28 @@ demo: $(VENV)/.demo-ready ## train a small network on the digits with 2 workers,
 CORE_TESTS := tests/air tests/storage tests/engine tests/run tests/data tests/train/test_*.py
 
 test-core: setup ## the tests for everyday work (under 3 minutes)
-	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" $(CORE_TESTS)
+	@$(PYTEST) -m "not slow and $(EVERYDAY)" $(CORE_TESTS)
 
 test: check horovod $(VENV)/.browser-ready ## all checks, a few tests on a Ray cluster, then the tests (under 13 minutes); the last line is pytest's summary
 	@$(PY) -m pytest -q -m "cluster and smoke" tests/engine/ray
-	@$(PYTEST) -m "not slow and not faults and not rl and not cluster" --durations=10
+	@$(PYTEST) -m "not slow and $(EVERYDAY)" --durations=10
 
-test-all: test test-slow test-faults test-rl test-cluster ## everything: `make test`, full contracts, fault injection, RLlib, clusters
+test-all: test test-slow test-faults test-rl test-cluster test-trackers ## everything: `make test`, full contracts, fault injection, RLlib, clusters, trackers
 
 test-slow: setup horovod ## full contracts, repetitions and rare combinations
-	@$(PYTEST) -m "slow and not faults and not rl and not cluster"
+	@$(PYTEST) -m "slow and $(EVERYDAY)"
 
 test-faults: setup horovod ## the long fault injection runs
-	@$(PYTEST) -m "faults and not rl and not cluster"
+	@$(PYTEST) -m "faults and not rl and not cluster and not trackers"
 
 test-rl: setup $(VENV)/.rl-ready ## the tests of RLTrainer, which train with RLlib; installs it
 	@$(PYTEST) -m rl --durations=10
 
 test-cluster: setup horovod $(VENV)/.cluster-ready ## the tests on Ray clusters, also of hosts made from namespaces (needs root); installs RLlib
 	@$(PY) -m pytest -q -m cluster --durations=10
+
+test-trackers: $(TRACKERS_VENV)/.ready ## MLflow with a real server, and Aim (1 GB in .venv-trackers, which stays)
+	@$(TRACKERS_VENV)/bin/python -m pytest -q -m trackers tests/trackers/live --durations=5
 
 test-torch-only: ## the PyTorch tests in an environment with no other framework (1 GB in .venv-torch; removed on success)
 	@rm -rf $(TORCH_VENV)
@@ -112,6 +117,13 @@ $(VENV)/.horovod-ready: tools/horovod/install tools/horovod/cxx constraints.txt 
 $(VENV)/.browser-ready: tools/browser.py | $(VENV)/.ready
 	@$(PY) tools/browser.py >$@ || { rm -f $@; test "$$CI" != true; }
 
+# What a real MLflow server and Aim need does not fit beside the other frameworks: no constraints here.
+$(TRACKERS_VENV)/.ready: tools/trackers-requirements.txt pyproject.toml
+	@test -x $(TRACKERS_VENV)/bin/python || $(PYTHON) -m venv $(TRACKERS_VENV)
+	@echo "installing a real MLflow server and Aim into $(TRACKERS_VENV) (a few minutes the first time)"
+	@$(TRACKERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --requirement $<
+	@touch $@
+
 $(VENV)/.rl-ready: $(VENV)/.ready
 	@echo "installing RLlib into $(VENV)"
 	@$(PIP_INSTALL) --editable '.[rllib]'
@@ -134,5 +146,5 @@ UNPACK_WRK := apt-get download -qq wrk libluajit-5.1-2 2>/dev/null && for p in *
 NO_WRK := there is no wrk and no Debian package of it: the serving rows are measured with a slower client
 
 clean: ## remove caches and build products; .venv stays
-	rm -rf $(TORCH_VENV) page/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(TORCH_VENV) $(TRACKERS_VENV) page/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +

@@ -140,7 +140,7 @@ class TrackerContract(ABC):
         run_id = first.open(self.run(), None)
         first.close(run_id, "interrupted")
         second = self.make()
-        assert second.open(self.run(), None) == run_id
+        assert second.open(self.run(may_exist=True), None) == run_id
         second.send(run_id, [row(0)])
         second.close(run_id, "finished")
         (found,) = self.read()

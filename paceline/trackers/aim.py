@@ -6,7 +6,7 @@ nothing, and rows that a retry has superseded stay beside the new ones.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +16,8 @@ from paceline.trackers.callback import TrackerCallback
 from paceline.trackers.tracker import Outcome, TrackedRow, TrackedRun, Tracker
 
 __all__ = ["AimLoggerCallback", "AimTracker"]
+
+KEY = "paceline_key"
 
 _QUIET = {"system_tracking_interval": None, "capture_terminal_logs": False}
 """Unless the user wants it: what would be logged is the driver's."""
@@ -46,26 +48,33 @@ class AimTracker(Tracker):
         return f"Aim at {self._repo}" if isinstance(self._repo, str) else "Aim"
 
     def open(self, run: TrackedRun, resume_id: str | None) -> str:
-        import aim
+        if resume_id in self._runs:
+            return resume_id
+        repo = self._repo if self._repo is not None else str(Path(run.path).parent)
+        known = resume_id or (_run_of_key(repo, run.key) if run.may_exist else None)
+        opened = self._run(known, repo, run)
+        opened[KEY] = run.key
+        opened.name = run.name
+        opened["hparams"] = run.config
+        opened["trial_log_dir"] = run.path
+        for name, value in run.facts.items():
+            opened[name] = value
+        if run.is_trial:
+            opened["search"] = run.experiment_name
+        self._runs[opened.hash] = opened
+        return str(opened.hash)
 
-        run_id = resume_id or hashlib.blake2b(run.key.encode(), digest_size=12).hexdigest()
-        if run_id not in self._runs:
-            opened = aim.Run(
-                run_hash=run_id,
-                repo=self._repo if self._repo is not None else str(Path(run.path).parent),
-                experiment=self._experiment_name or run.experiment_name,
-                force_resume=True,  # a driver that was killed has left its lock
-                **self._arguments,
-            )
-            opened.name = run.name
-            opened["hparams"] = run.config
-            opened["trial_log_dir"] = run.path
-            for name, value in run.facts.items():
-                opened[name] = value
-            if run.is_trial:
-                opened["search"] = run.experiment_name
-            self._runs[run_id] = opened
-        return run_id
+    def _run(self, known: str | None, repo: Any, run: TrackedRun) -> Any:
+        """The run of this id; a new one if there is none, or if somebody has deleted it."""
+        import aim
+        from aim.sdk.errors import MissingRunError
+
+        experiment = self._experiment_name or run.experiment_name
+        if known is not None:
+            with contextlib.suppress(MissingRunError):
+                # A driver that was killed has left its lock.
+                return aim.Run(known, repo=repo, experiment=experiment, force_resume=True, **self._arguments)
+        return aim.Run(repo=repo, experiment=experiment, **self._arguments)
 
     def send(self, run_id: str, rows: Sequence[TrackedRow]) -> None:
         run = self._runs[run_id]
@@ -82,6 +91,24 @@ class AimTracker(Tracker):
 
     def change_config(self, run_id: str, config: dict[str, Any], attempt: int) -> None:
         self._runs[run_id]["hparams"] = config
+
+
+def _run_of_key(repo: Any, key: str) -> str | None:
+    """The run that a driver made, which then died before it could remember its id.
+
+    Every run is looked at: queries only find runs that Aim's user interface has indexed.
+    """
+    import aim
+
+    if isinstance(repo, str):
+        if not repo.startswith("aim://") and not aim.Repo.exists(repo):
+            return None
+        repo = aim.Repo.from_path(repo)
+    for run_id in repo.list_all_runs():
+        tree = repo.request_tree("meta", run_id, read_only=True).subtree(("meta", "chunks", run_id, "attrs"))
+        if tree.get(KEY, None) == key:
+            return str(run_id)
+    return None
 
 
 class AimLoggerCallback(TrackerCallback):

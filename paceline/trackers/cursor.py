@@ -32,14 +32,18 @@ class Cursor(Struct, kw_only=True, frozen=True):
     """The clock of that attempt at the last row."""
     outcome: Outcome | None = None
     """How the service's run was closed; None while it is open."""
+    is_opening: bool = False
+    """The service was asked for a run, and nobody knows the answer."""
 
 
-def read_cursor(path: Path) -> Cursor | None:
-    """The cursor in a file; None if there is none, or if it is damaged: the service may still know what it has."""
+def read_cursor(path: Path) -> Cursor:
+    """The cursor in a file; a new one if there is none, or if it is damaged: the service may still know what it has."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Cursor)
+    except FileNotFoundError:
+        return Cursor()
     except (OSError, msgspec.DecodeError):
-        return None
+        return Cursor(is_opening=True)
 
 
 def write_cursor(path: Path, cursor: Cursor) -> None:

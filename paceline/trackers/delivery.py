@@ -78,6 +78,7 @@ class Delivery:
         """Of the cursor's file, as it was last read or written: somebody else may have sent rows meanwhile."""
         self._first_size: int | None = self._journal_size()
         """Of the journal, before this driver adds to it."""
+        self._is_continued = _has_attempt(run_dir.journal, self._first_size)
         self._read_all_of = -1
         """The size of the journal when all of it was handed over."""
         self._is_open = False
@@ -126,7 +127,7 @@ class Delivery:
 
     def rows_left(self) -> int:
         """How many rows the service has not acknowledged."""
-        cursor = read_cursor(self._path) or Cursor()
+        cursor = read_cursor(self._path)
         if cursor.offset > self._journal_size():
             return 0
         found = FORMAT.after(self.run_dir.journal, cursor.offset)
@@ -168,10 +169,10 @@ class Delivery:
     def _look_at_cursor(self) -> None:
         """Go to where the file says, unless this object wrote it."""
         version = _version_of(self._path)
-        if version == self._file_version:
+        if version == self._file_version and self._first_size is None:
             return
         self._file_version = version
-        cursor = read_cursor(self._path) or Cursor()
+        cursor = read_cursor(self._path)
         if self._first_size is not None:  # a journal that lost its end in a power cut is continued from there
             cursor = replace(cursor, offset=min(cursor.offset, self._first_size))
             self._first_size = None
@@ -220,12 +221,15 @@ class Delivery:
     def _open(self) -> None:
         """Have the service's run, and know what it has."""
         if not self._is_open:
-            run = self._story.run(self._cursor, self.run_dir, self._config)
+            may_exist = self._cursor.is_opening or self._is_continued
+            run = self._story.run(self._cursor, self.run_dir, self._config, may_exist=may_exist)
+            if self._cursor.run_id is None and not self._cursor.is_opening:
+                self._save(replace(self._cursor, is_opening=True))
             run_id = self._tracker.open(run, self._cursor.run_id)
             fault_point("after_tracker_open")
             self._is_open = True
             if (run_id, None) != (self._cursor.run_id, self._cursor.outcome):
-                self._save(replace(self._cursor, run_id=run_id, name=run.name, outcome=None))
+                self._save(replace(self._cursor, run_id=run_id, name=run.name, outcome=None, is_opening=False))
         if self._is_abandoned:
             return
         assert self._cursor.run_id is not None
@@ -297,7 +301,7 @@ class Delivery:
             self.notes.append(f"{what}: {error}")
 
     def _move_to(self, cursor: Cursor) -> None:
-        moved = replace(cursor, run_id=self._cursor.run_id, name=self._cursor.name, outcome=None)
+        moved = replace(cursor, run_id=self._cursor.run_id, name=self._cursor.name, outcome=None, is_opening=False)
         if self._tracker.keeps_rows:
             self._save(moved)
         else:
@@ -309,6 +313,12 @@ class Delivery:
         write_cursor(self._path, cursor)
         self._cursor = cursor
         self._file_version = _version_of(self._path)
+
+
+def _has_attempt(journal: Path, size: int) -> bool:
+    """Whether workers were started before the journal was so long: an earlier driver may have tracked the run."""
+    records = islice(FORMAT.after(journal), 2) if size else ()
+    return any(isinstance(record, AttemptStarted) and behind <= size for record, behind in records)
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:

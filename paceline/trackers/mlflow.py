@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air.secrets import without_credentials
 from paceline.trackers.callback import TrackerCallback
+from paceline.trackers.mlflow_patience import be_impatient
 from paceline.trackers.tracker import ATTEMPT_KEY, Outcome, RejectedError, RunGoneError, TrackedRow, TrackedRun, Tracker
 from paceline.trackers.values import cut, flat_config
 
@@ -33,7 +34,7 @@ LONGEST_REQUEST = 400_000
 """Characters of parameters in one request; MLflow takes a megabyte, and other scripts take up to 6 bytes each."""
 LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 5000
 PROBE_S = 5.0
-"""How long a server may take to accept a connection. MLflow itself would try for four minutes."""
+"""How long a server may take to accept a connection."""
 
 _ODD = re.compile(r"[^/\w.\- :]")
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -74,7 +75,8 @@ class MLflowTracker(Tracker):
         client = self._connected()
         with _rejections(client):
             found = _run_of_id(client, resume_id) if resume_id else None
-            found = found or self._run_of_key(client, run)
+            if found is None and run.may_exist:
+                found = self._run_of_key(client, run)
             if found is None:
                 run_id = self._create(client, run)
                 known: dict[str, str] = {}
@@ -114,7 +116,7 @@ class MLflowTracker(Tracker):
             _log_params(client, run_id, config, client.get_run(run_id).data.params, attempt)
 
     def _connected(self) -> MlflowClient:
-        """The client. A server that does not answer is noticed here, and not by MLflow's own long retries."""
+        """The client, if the server answers at all."""
         if self._client is None:
             import mlflow
 
@@ -122,11 +124,12 @@ class MLflowTracker(Tracker):
                 os.environ["MLFLOW_TRACKING_TOKEN"] = self._token  # where MLflow looks for it
             uri = str(self._tracking_uri or mlflow.get_tracking_uri())
             self._client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=self._registry_uri)
+        be_impatient()
         check_reachable(self._client.tracking_uri)
         return self._client
 
     def _run_of_key(self, client: MlflowClient, run: TrackedRun) -> Run | None:
-        """A driver may have died after it had made the run, and before it could remember its id."""
+        """The run that a driver made, which then died before it could remember the id."""
         experiment = self._experiment(client, run)
         found = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{run.key}'", max_results=1)
         return found[0] if found else None

@@ -53,7 +53,7 @@ class Story:
         known = [config for config in said if not isinstance(config, UnsetType)]
         return known[-1] if known else self.header.settings["config"] if self.header is not None else None
 
-    def run(self, cursor: Cursor, run_dir: RunDir, config: Mapping[str, Any] | None) -> TrackedRun:
+    def run(self, cursor: Cursor, run_dir: RunDir, config: Mapping[str, Any] | None, *, may_exist: bool) -> TrackedRun:
         header = self.header
         assert header is not None  # the first record of every journal
         last = self.attempts[max(self.attempts)] if self.attempts else AttemptStarted(attempt=0)
@@ -71,6 +71,7 @@ class Story:
             path=str(run_dir.root),
             config=shown_config(known if known is not None else config or {}),
             started=header.time or last.time,
+            may_exist=may_exist,
             attempt=last.attempt,
             hostname=last.hostname,
             node_ip=last.node_ip,

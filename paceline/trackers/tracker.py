@@ -60,6 +60,9 @@ class TrackedRun(Struct, frozen=True, kw_only=True):
     """Plain and nested, without secrets."""
     started: float
     """Seconds since the epoch."""
+    may_exist: bool = False
+    """The service may have a run of this key although its id is not known: a driver can die before it has remembered
+    the id."""
     attempt: int = 0
     hostname: str = ""
     node_ip: str = ""
@@ -136,8 +139,8 @@ class Tracker(ABC):
     def open(self, run: TrackedRun, resume_id: str | None) -> str:
         """Begin the service's run, or continue the one with the id `resume_id`. Returns its id.
 
-        Without an id the service may have a run of this `run.key` nevertheless: a driver can die before it has
-        remembered the id. It should be continued too.
+        Without an id, and if `run.may_exist`, look for a run of this `run.key` and continue it. That is not necessary
+        where the id is made from the key.
         """
 
     @abstractmethod

@@ -39,6 +39,6 @@ def trainer(callbacks: list[Any], storage: Path, **config: Any) -> DataParallelT
 
 
 if __name__ == "__main__":
-    service, place, storage, gate = sys.argv[1:]
-    callback = SERVICES[service].callback(Path(place))
+    service, place, storage, gate, *more = sys.argv[1:]
+    callback = SERVICES[service].callback(Path(place), *more)
     trainer([callback], Path(storage), gate=gate).fit()

@@ -15,14 +15,22 @@ WANDB_QUIET = {"x_disable_stats": True, "disable_git": True, "save_code": False}
 
 
 class Service(NamedTuple):
-    callback: Callable[[Path], TrackerCallback]
-    read: Callable[[Path], list[ReadRun]]
+    callback: Callable[..., TrackerCallback]
+    read: Callable[[Path], list[ReadRun]] = lambda place: []
 
 
-def _mlflow(place: Path) -> TrackerCallback:
+def _mlflow(place: Path, experiment: str = "climbs") -> TrackerCallback:
+    """`place` is a directory, or the address of a server."""
     from paceline.air.integrations.mlflow import MLflowLoggerCallback
 
-    return MLflowLoggerCallback(database(place), experiment_name="climbs")
+    uri = str(place).replace("http:/", "http://") if str(place).startswith("http:") else database(place)
+    return MLflowLoggerCallback(uri, experiment_name=experiment)
+
+
+def _aim(place: Path) -> TrackerCallback:
+    from paceline.tune.logger.aim import AimLoggerCallback
+
+    return AimLoggerCallback(str(place))
 
 
 def _wandb(place: Path) -> TrackerCallback:
@@ -46,4 +54,5 @@ SERVICES = {
     "mlflow": Service(_mlflow, lambda place: read_mlflow(database(place))),
     "wandb": Service(_wandb, read_wandb),
     "comet": Service(_comet, read_comet),
+    "aim": Service(_aim),
 }
