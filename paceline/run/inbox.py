@@ -54,20 +54,30 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     """By rank."""
 
 
+class Glances:
+    """When a driver looks for requests: about once a second."""
+
+    def __init__(self) -> None:
+        self._look_at = 0.0
+
+    def is_due(self) -> bool:
+        """Whether to look now; if so, the next time is a second later."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_EVERY_S
+        return True
+
+
 class Inbox:
     """The driver's side: requests about one run, or one search."""
 
     def __init__(self, folder: Path, driver: Mapping[str, Any]) -> None:
         self._folder = str(folder)
         self._driver = dict(driver)
-        self._look_at = 0.0
 
     def take(self) -> Iterator[tuple[Request, str]]:
-        """The requests that are there, each with the name to answer it by. Mostly it does not even look."""
-        now = time.monotonic()
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_EVERY_S
+        """The requests that are there, each with the name to answer it by. `Glances` says when it is worth a look."""
         try:
             os.lstat(self._folder)  # as good as always it is not there
         except OSError:

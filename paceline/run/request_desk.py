@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paceline.run.decisions import StopRequest
-from paceline.run.inbox import LOOK_EVERY_S, Answer, Inbox, Request
+from paceline.run.inbox import LOOK_EVERY_S, Answer, Glances, Inbox, Request
 
 if TYPE_CHECKING:
     from paceline.run.attempt import Attempt
@@ -21,9 +21,15 @@ class RequestDesk:
     def __init__(self, inbox: Inbox, stop: StopRequest) -> None:
         self._inbox = inbox
         self._stop = stop
+        self._glances = Glances()
 
     def look(self, attempt: Attempt | None, phase: str, *, is_over: bool = False) -> None:
-        """Answer what was asked. `attempt` has workers to be asked for their stacks; without one, `phase` says why."""
+        """Answer what was asked. `attempt` has workers to be asked for their stacks; without one, `phase` says why.
+
+        Called at every step; mostly it does not even look.
+        """
+        if not self._glances.is_due():
+            return
         for request, name in self._inbox.take():
             if request.what == "stacks":
                 answer = stacks_answer(attempt, phase)

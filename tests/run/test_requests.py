@@ -20,8 +20,10 @@ from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.errors import RequestError, RestoreError
 from paceline.air.result import Result
 from paceline.run.backend import Backend, BackendConfig
+from paceline.run.decisions import StopRequest
 from paceline.run.found_runs import summary_of
 from paceline.run.inbox import Inbox, Request
+from paceline.run.request_desk import RequestDesk
 from paceline.run.requests import request_stacks, request_stop
 from paceline.storage import lock
 from paceline.storage.lock import RunLock
@@ -260,9 +262,19 @@ class TestWhatIsIgnored:
 
     def test_mostly_nobody_looks(self, held: tuple[RunDir, Inbox]) -> None:
         run_dir, inbox = held
+        stop = StopRequest()
+        desk = RequestDesk(inbox, stop)
+        desk.look(None, "it waits")
+        put(run_dir)
+        desk.look(None, "it waits")
+        assert not stop.pending, "at most one look per second"
+
+    def test_whoever_looks_finds_what_is_there(self, held: tuple[RunDir, Inbox]) -> None:
+        """A search looks at the inboxes of all its trials, and says itself how often."""
+        run_dir, inbox = held
         assert list(inbox.take()) == []
         put(run_dir)
-        assert list(inbox.take()) == [], "at most one look per second"
+        assert len(list(inbox.take())) == 1
 
     def test_links_large_files_and_what_is_not_a_file(self, held: tuple[RunDir, Inbox], tmp_path: Path) -> None:
         run_dir, inbox = held

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
-from paceline.run.inbox import Answer, Inbox, Request
+from paceline.run.inbox import Answer, Glances, Inbox, Request
 from paceline.run.run import Run
 from paceline.storage.run_dir import requests_of_search
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.trials import Shared, TrialRun
-
-LOOK_EVERY_S = 1.0
 
 
 class SearchDesk:
@@ -22,14 +18,12 @@ class SearchDesk:
         self._endings = endings
         self._inbox = Inbox(requests_of_search(shared.place.journal), shared.files.holder)
         self._inbox.clear()
-        self._look_at = 0.0
+        self._glances = Glances()
 
     def look(self) -> None:
         """Called at every step; once a second it looks."""
-        now = time.monotonic()
-        if now < self._look_at:
+        if not self._glances.is_due():
             return
-        self._look_at = now + LOOK_EVERY_S
         for request, name in self._inbox.take():
             self._inbox.answer(name, self._asked_of_search(request))
         trials = self._shared.trials
