@@ -20,6 +20,7 @@ from paceline.testing.processes import Driver
 from paceline.testing.scripts import Action, ScriptPlan, make_trainer, read_state, score
 from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
+from tests.ordinary import PREFIX
 
 MEGABYTE = 1 << 20
 
@@ -86,9 +87,7 @@ def test_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory) ->
 def test_forbidden_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
     lab.storage.mkdir()
     lab.storage.chmod(0o555)
-    # To root mode bits mean nothing, unless it gives up the capabilities that say so.
-    as_root = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-    with lab.drive(lab.plan(), prefix=as_root if os.geteuid() == 0 else ()) as driver:
+    with lab.drive(lab.plan(), prefix=PREFIX) as driver:
         assert driver.wait() == 1
         text = driver.text()
     assert "StorageError" in text
