@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 from starlette.requests import Request
 from starlette.routing import Route
 
@@ -69,6 +67,9 @@ def search(state: PageState, request: Request) -> Any:
 
 def _matching(lines: Sequence[LogLine], wanted: str, is_pattern: bool) -> list[LogLine]:
     """Arrow's regular expressions (RE2) take time in proportion to the text, whatever the pattern."""
+    import pyarrow as pa  # which takes longer to load than the list may take to appear
+    import pyarrow.compute as pc
+
     texts = pa.array([line.text for line in lines], pa.large_string())
     match = pc.match_substring_regex if is_pattern else pc.match_substring
     try:
