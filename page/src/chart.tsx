@@ -206,6 +206,10 @@ export function Chart({ metric, curves, height, marks }: Props) {
       const empty = lines.every((line) => !line.xs.length);
       if (note.current)
         note.current.textContent = problem ?? (loading && empty ? "Loading …" : empty ? "No values yet." : "");
+      const range = zoom.peek();
+      box.current.dataset["finer"] = String(
+        !!range && lines.some((line) => line.drawn(range, look.weight) === line.detail),
+      );
       box.current.dataset["points"] = String(lines.reduce((sum, line) => sum + line.xs.length, 0));
       say();
     };

@@ -64,7 +64,9 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
           </>
         ) : null}
       </section>
-      {last ? <Trace failure={last} heading={killed ? "Last failure before that" : "Traceback"} /> : null}
+      {last?.traceback.trim() ? (
+        <Trace failure={last} heading={killed ? "Last failure before that" : "Traceback"} />
+      ) : null}
       {facts.ranks.includes(rank) ? <Tail run={entry.id} rank={rank} /> : null}
       {earlier.length ? (
         <details class="earlier">

@@ -51,7 +51,8 @@ export const counted = (count: number, thing: string, plural = `${thing}s`): str
 
 /** Any value of a configuration in one line. */
 export function shown(value: unknown): string {
-  if (typeof value === "number") return number(value);
+  if (typeof value === "number")
+    return String(value).length <= 9 ? String(value) : String(Number(value.toPrecision(5)));
   if (typeof value === "string") return value;
   if (value === undefined) return "–";
   if (isSecret(value)) return "***";

@@ -121,18 +121,20 @@ function tableColumns(extra: string[]): Column[] {
 }
 
 const MARK = 22;
-const LEAST_NAME = 130;
 const GAP = 10;
 const EDGES = 24;
 
-const least = (table: Column[]): number =>
-  table.reduce((sum, column) => sum + column.width + GAP, EDGES + MARK + GAP + LEAST_NAME);
+/** Names need more room than other columns, but a phone has little. */
+const nameRoom = (room: number): number => (room < 500 ? 125 : 180);
+
+const least = (table: Column[], name: number): number =>
+  table.reduce((sum, column) => sum + column.width + GAP, EDGES + MARK + GAP + name);
 
 /** What there is room for; columns that the user has added stay. */
 function fitting(table: Column[], room: number): Column[] {
   let kept = table;
   for (const { key } of table.filter((column) => column.spare).sort((a, b) => b.spare! - a.spare!)) {
-    if (least(kept) <= room) break;
+    if (least(kept, nameRoom(room)) <= room) break;
     kept = kept.filter((column) => column.key !== key);
   }
   return kept;
@@ -151,7 +153,8 @@ function expand(entry: Entry): void {
 export function RunTable({ rows, extra, order }: { rows: runs.Row[]; extra: string[]; order: string }) {
   theme.value;
   const [measure, { width }] = useSize<HTMLDivElement>();
-  const table = fitting(tableColumns(extra), width || innerWidth);
+  const room = width || innerWidth;
+  const table = fitting(tableColumns(extra), room);
   // Looked up when a key is pressed: keys may come faster than rows are drawn.
   const place = () => rows.findIndex((row) => row.entry.id === current.peek());
   const focused = () => rows[place()]?.entry;
@@ -175,14 +178,16 @@ export function RunTable({ rows, extra, order }: { rows: runs.Row[]; extra: stri
     c: () => go(link("/compare", { ids: runs.selection.peek().join(","), ...carried("metric") })),
   });
   const at = rows.findIndex((row) => row.entry.id === current.value);
-  const widths = [`${MARK}px`, `minmax(${LEAST_NAME}px, 1fr)`, ...table.map((column) => `${column.width}px`)].join(" ");
+  const widths = [`${MARK}px`, `minmax(${nameRoom(room)}px, 1fr)`, ...table.map((column) => `${column.width}px`)].join(
+    " ",
+  );
   return (
     <div
       class="table"
       role="table"
       ref={measure}
       aria-rowcount={rows.length}
-      style={{ "--columns": widths, "--least": `${least(table)}px` }}
+      style={{ "--columns": widths, "--least": `${least(table, nameRoom(room))}px` }}
     >
       <Head table={table} rows={rows} order={order} />
       {rows.length ? (
@@ -302,7 +307,10 @@ function Line({ row: { entry, depth }, table }: { row: runs.Row; table: Column[]
         {entry.error && runs.endedBadly(entry) ? (
           <Name text={runs.cause(entry)} class="sub bad" />
         ) : (
-          <Name text={runs.subtitle(entry)} class="sub" />
+          <Name
+            text={table.some(({ key }) => key.startsWith("p:")) ? entry.trial_id : runs.subtitle(entry)}
+            class="sub"
+          />
         )}
       </span>
       {table.map((column) => (

@@ -18,6 +18,8 @@ const WIDTH = 96;
 const HEIGHT = 20;
 
 const known = new Map<string, Spark | null>();
+/** At which iteration a run had nothing to show yet. */
+const empty = new Map<string, number>();
 const wanted = new Map<string, Set<string>>();
 const arrived = signal(0);
 let waiting = 0;
@@ -28,14 +30,16 @@ export function sparkOf(entry: Entry, metric: string): Spark | null {
   if (!metric) return null;
   const key = `${entry.id}\n${metric}`;
   const spark = known.get(key);
-  if (spark === undefined) {
+  const value = entry.metrics[metric] ?? null;
+  if (spark === undefined || (spark === null && value !== null && empty.get(key) !== entry.iteration)) {
+    empty.set(key, entry.iteration);
+    known.set(key, null);
     const ids = wanted.get(metric) ?? new Set();
     wanted.set(metric, ids.add(entry.id));
     waiting ||= window.setTimeout(() => void ask(), WAIT_MS);
     return null;
   }
-  const value = entry.metrics[metric];
-  if (spark && value !== undefined && value !== null && entry.iteration > (spark.xs[spark.xs.length - 1] ?? -1))
+  if (spark && value !== null && entry.iteration > (spark.xs[spark.xs.length - 1] ?? -1))
     grow(spark, entry.iteration, value);
   return spark;
 }

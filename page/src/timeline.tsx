@@ -59,7 +59,7 @@ export function Timeline({ trials }: { trials: Entry[] }) {
     for (const bar of bars) {
       const [from, to] = [across(bar.from), across(bar.to ?? end)];
       context.fillStyle = shadeOf(bar.trial.status);
-      context.globalAlpha = bar === pointed?.bar ? 1 : 0.75;
+      context.globalAlpha = bar === pointed?.bar ? 1 : 0.6;
       context.fillRect(from, bar.lane * lane, Math.max(1, to - from - (to - from > 4 ? 1 : 0)), Math.max(1, lane - 1));
     }
     context.globalAlpha = 1;

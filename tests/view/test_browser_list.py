@@ -28,6 +28,7 @@ Open = Callable[..., Tab]
 EVIL_NAME = '<img src=x onerror="window.harmed=1">'
 EVIL_METRIC = '"><script>window.harmed=2</script>/a b\u202e%2F..'
 MANY = 400
+LONG = 20_000
 
 
 def loop(config: dict[str, Any]) -> None:
@@ -100,14 +101,7 @@ def test_a_reload_keeps_the_view(server: Any, tab_of: Open) -> None:
     tab.page.get_by_role("button", name="log y").click()
     tab.page.get_by_label("x axis").select_option("relative")
     tab.page.get_by_label("x axis").select_option("step")
-    tab.chart("loss").scroll_into_view_if_needed()
-    tab.drawn()
-    place = tab.chart("loss").locator(".u-over").bounding_box()
-    assert place is not None
-    tab.page.mouse.move(place["x"] + 60, place["y"] + 40)
-    tab.page.mouse.down()
-    tab.page.mouse.move(place["x"] + 140, place["y"] + 40, steps=4)
-    tab.page.mouse.up()
+    drag(tab, "loss", 0.2, 0.6)
     expect(tab.page.get_by_role("button", name=re.compile("^step "))).to_be_visible()
     expect(tab.page).to_have_url(re.compile(r"zoom=[\d.]+:[\d.]+"))
     before = tab.page.url
@@ -297,3 +291,48 @@ def test_a_search_with_200_trials(tmp_path: Path, forest: None, show: Any, tab_o
     assert tab.find(".row:not(.head)").count() <= chosen
     tab.page.get_by_role("tab", name="Charts").click()
     expect(tab.chart("loss").locator(".plot")).to_have_attribute("data-points", "30")  # the ten best
+
+
+def drag(tab: Tab, metric: str, begin: float, end: float) -> None:
+    """Zoom into a part of a chart; the ends are shares of its width."""
+    tab.chart(metric).scroll_into_view_if_needed()
+    tab.drawn()
+    place = tab.chart(metric).locator(".u-over").bounding_box()
+    assert place is not None
+    tab.page.mouse.move(place["x"] + begin * place["width"], place["y"] + 40)
+    tab.page.mouse.down()
+    tab.page.mouse.move(place["x"] + end * place["width"], place["y"] + 40, steps=4)
+    tab.page.mouse.up()
+
+
+def test_zooming_into_a_long_curve_fetches_finer_points(tmp_path: Path, show: Any, tab_of: Open) -> None:
+    rows = [row(index, {"loss": (index * 7919 % 1000) / 1000, "other": float(index)}) for index in range(1, LONG + 1)]
+    write(tmp_path / "long" / "run", [header("long"), attempt(), *rows])
+    tab = tab_of(show(tmp_path))
+    tab.open()
+    tab.go_to("long")
+    tab.page.get_by_role("tab", name="Charts").click()
+    plot = tab.chart("loss").locator(".plot")
+    expect(plot).to_have_attribute("data-points", re.compile(r"^\d{4}$"))  # thinned to what can be seen
+    drag(tab, "loss", 0.5, 0.6)
+    expect(tab.page).to_have_url(re.compile("zoom="))
+    expect(plot).to_have_attribute("data-finer", "true")
+    assert tab.asked_for("^/api/series.*metric=loss.*from=")
+    expect(tab.chart("other").locator(".plot")).to_have_attribute("data-finer", "true")  # all charts show the same part
+    tab.page.get_by_label("Smoothing").fill("0.9")
+    expect(plot).to_have_attribute("data-finer", "true")
+    plot.locator(".u-over").dblclick()
+    expect(tab.page).not_to_have_url(re.compile("zoom="))
+    expect(plot).to_have_attribute("data-finer", "false")
+
+
+def test_one_cursor_over_all_charts(server: Any, tab_of: Open) -> None:
+    tab = tab_of(server)
+    tab.open()
+    tab.go_to("first")
+    expect(tab.chart("eval/auc").locator(".plot")).to_have_attribute("data-points", "60")
+    tab.chart("loss").locator(".u-over").hover(position={"x": 100, "y": 50})
+    shown = tab.chart("loss").locator(".reading")
+    expect(shown).to_contain_text("step")
+    step = str(shown.text_content()).split()[1]
+    expect(tab.chart("eval/auc").locator(".reading")).to_contain_text(f"step {step} ")
