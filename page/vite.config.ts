@@ -15,5 +15,4 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     rolldownOptions: { output: names },
   },
-  server: { proxy: { "/api": "http://127.0.0.1:8125" } },
 });

@@ -87,7 +87,8 @@ function options(
       y: false,
       drag: { x: true, y: false, setScale: false },
       points: { size: 6 },
-      dataIdx: nearby,
+      // With smoothing, each run has two series: the cursor marks the smooth one.
+      dataIdx: (u, series, at) => (look.weight && series % 2 ? null : nearby(u, series, at)),
       // Other charts follow the cursor, but only this one is zoomed with it: the zoom reaches them by the address.
       sync: {
         key: TOGETHER,

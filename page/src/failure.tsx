@@ -16,7 +16,7 @@ function verdict(entry: Entry, facts: Facts): string {
   if (!endedBadly(entry)) return `The run was retried. The last failure was: ${last ? inWords(last) : entry.error}`;
   switch (entry.status) {
     case "killed":
-      return "The driver was killed, or its machine went down: the journal has no end, and nobody is writing it.";
+      return "The driver of this run is gone: it was killed, or its machine went down.";
     case "interrupted":
       return entry.error || "The run was interrupted.";
     case "failed":

@@ -50,7 +50,6 @@ function MetricChoice() {
   if (!names.length) return null;
   return (
     <label class="choice">
-      Metric
       <select aria-label="Metric" value={chosen} onChange={(event) => choose({ metric: event.currentTarget.value })}>
         {names.includes(chosen) ? null : <option>{chosen}</option>}
         {names.map((name) => (

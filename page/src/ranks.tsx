@@ -71,6 +71,7 @@ function RankTable({ ranks, alive }: { ranks: Rank[]; alive: boolean }) {
     ranks.some((each) => each[name] !== null && each[name] !== ""),
   );
   const columns = names.sort((a, b) => (ORDER.indexOf(a) + 1 || 99) - (ORDER.indexOf(b) + 1 || 99));
+  const numeric = new Set(columns.filter((name) => ranks.some((each) => typeof each[name] === "number")));
   const slow = new Map(
     columns.map((name) => [
       name,
@@ -86,7 +87,7 @@ function RankTable({ ranks, alive }: { ranks: Rank[]; alive: boolean }) {
         <thead>
           <tr>
             {columns.map((name) => (
-              <th key={name} class={typeof ranks[0]![name] === "number" ? "right" : ""}>
+              <th key={name} class={numeric.has(name) ? "right" : ""}>
                 {LABELS[name] ?? name.replaceAll("_", " ")}
               </th>
             ))}
@@ -98,9 +99,15 @@ function RankTable({ ranks, alive }: { ranks: Rank[]; alive: boolean }) {
               {columns.map((name) => (
                 <td
                   key={name}
-                  class={`${typeof each[name] === "number" ? "right" : ""} ${slow.get(name)?.has(place) ? "slow" : ""}`}
+                  class={`${numeric.has(name) ? "right" : ""} ${slow.get(name)?.has(place) ? "slow" : ""}`}
                 >
-                  {measured(name, each[name] ?? null)}
+                  {name === "last_index" && each[name] === null ? (
+                    <span class="slow" title="None of the run's last rows is this rank's">
+                      far behind
+                    </span>
+                  ) : (
+                    measured(name, each[name] ?? null)
+                  )}
                 </td>
               ))}
             </tr>

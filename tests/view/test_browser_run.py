@@ -223,7 +223,7 @@ def test_a_run_whose_driver_was_killed(tmp_path: Path, show: Any, tab_of: Open) 
         driver.kill()
         driver.wait()
     expect(tab.find(".headline .status")).to_have_text("killed")
-    expect(tab.find(".verdict")).to_contain_text("driver was killed")
+    expect(tab.find(".verdict")).to_contain_text("driver of this run is gone")
     expect(tab.find(".verdict code")).to_contain_text("DataParallelTrainer.restore(")
 
 
