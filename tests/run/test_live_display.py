@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
 
-from paceline.run.display import printable
+from paceline.run.display import GuardedWriter, printable
+from paceline.run.live_display import LiveDisplay
 
 SCRIPT = Path(__file__).with_name("progress_script.py")
 
@@ -69,6 +73,86 @@ class TestLive:
         assert "(rank 0) worker line 2" in shown
         assert "finished after 200 iterations" in shown
         assert " · " not in shown
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Counter:
+    """A picture of one wide line."""
+
+    def line(self) -> str:
+        return "line"
+
+    def frame(self, width: int, height: int) -> list[tuple[str, str]]:
+        return [("picture " + "x" * (width - 8), "bold")]
+
+    def html(self) -> Any:
+        raise NotImplementedError
+
+
+class TestScreen:
+    @pytest.fixture(autouse=True)
+    def size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "40")
+        monkeypatch.setenv("LINES", "10")
+        monkeypatch.delenv("NO_COLOR", raising=False)
+
+    @pytest.fixture
+    def shown(self) -> Iterator[tuple[LiveDisplay, FakeTerminal]]:
+        terminal = FakeTerminal()
+        display = LiveDisplay(GuardedWriter(terminal))
+        display.start(Counter())
+        yield display, terminal
+        display.close()
+
+    def test_a_terminal_that_became_narrower_has_wrapped_the_lines(
+        self, shown: tuple[LiveDisplay, FakeTerminal], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        display, terminal = shown
+        monkeypatch.setenv("COLUMNS", "20")
+        display.say("hello")
+        assert terminal.getvalue().count("\x1b[2A\x1b[Jhello\n") == 1
+
+    def test_colours_can_be_turned_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        terminal = FakeTerminal()
+        display = LiveDisplay(GuardedWriter(terminal))
+        display.say("warning", "yellow")
+        display.say("heading", "bold red")
+        assert terminal.getvalue() == "warning\n\x1b[1mheading\x1b[0m\n"
+
+    def test_what_the_user_prints_stays_above_the_picture(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        terminal, errors = FakeTerminal(), io.StringIO()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", errors)
+        display = LiveDisplay(GuardedWriter(terminal))
+        display.start(Counter())
+        print("half a ", end="", flush=True)
+        assert "half" not in terminal.getvalue(), "a line appears when it is complete"
+        print("line, \x1b[31mred\x1b[0m and \x1b[2Jharmless")
+        print("10%\r100%")
+        print("an error", file=sys.stderr)
+        print("no end", end="")
+        assert "\x1b[Jhalf a line, \x1b[31mred\x1b[0m and harmless\x1b[0m\n\x1b[1mpicture" in terminal.getvalue()
+        assert "\x1b[J100%\n" in terminal.getvalue()
+        assert errors.getvalue() == "an error\n", "a stream that goes elsewhere stays there"
+        display.close()
+        assert sys.stdout is terminal
+        assert terminal.getvalue().endswith("\x1b[Jno end")
+
+    def test_a_stream_that_the_user_has_set_meanwhile_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        terminal, other = FakeTerminal(), io.StringIO()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        display = LiveDisplay(GuardedWriter(terminal))
+        display.start(Counter())
+        sys.stdout = other
+        display.close()
+        assert sys.stdout is other
 
 
 def test_a_closed_pipe_changes_neither_the_run_nor_its_exit_code(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import os
 import re
@@ -16,10 +15,12 @@ import pytest
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("ipykernel")
+pytest.importorskip("playwright")
 
 from jupyter_client.manager import AsyncKernelManager  # noqa: E402
 
 from paceline.air.words import printable  # noqa: E402
+from tests.view.browsing import chromium  # noqa: E402
 
 HOSTILE = "<img src=x onerror='window.harmed=1'>"
 
@@ -258,22 +259,6 @@ class TestFailure:
         assert re.search(r"^DataParallelTrainer_\w+ · failed · 2 workers · iteration 2 · no checkpoint yet · ", text)
         assert "There is no further attempt." in text
         assert "0 failed 2" in text
-
-
-@contextlib.contextmanager
-def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    from tools import browser as tool
-
-    found = tool.find()
-    if found is None:
-        pytest.skip("no Chromium: `python tools/browser.py` downloads it, without root")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(
-            executable_path=found.executable, args=tool.FLAGS, env={**os.environ, **found.environment}
-        )
-        yield browser
-        browser.close()
 
 
 PAGE = """<!doctype html><meta charset="utf-8"><title>notebook</title><style>

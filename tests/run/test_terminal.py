@@ -76,6 +76,16 @@ class TestInterrupted:
         assert " · " not in terminal.text, terminal.text
         assert terminal.text.count("xxxx\n") == 1
 
+    def test_while_workers_start(self, tmp_path: Path) -> None:
+        """There is nothing to stop gracefully yet: the signal ends it."""
+        with Terminal(training(tmp_path, epochs=10_000), columns=160) as terminal:
+            terminal.wait_for("no checkpoint yet")
+            terminal.interrupt()
+            (tmp_path / "go on").touch()
+            assert terminal.finish() == 130
+            assert " · " not in terminal.text, terminal.text
+            assert " interrupted after " in terminal.text
+
 
 AND_RESTORE = """result = trainer.fit()
 print("RESTORING")

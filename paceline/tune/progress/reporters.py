@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.cells import shell
 from paceline.air.checks import check_choice, check_seconds, names_what_was_meant, whole_number
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import ConfigError
@@ -229,13 +230,10 @@ class JupyterNotebookReporter(TableReporter):
 
     def _display(self, content: str) -> bool:
         """Show it in the cell; False where there is no notebook."""
-        try:
-            from IPython import get_ipython
-            from IPython.display import HTML, display
-        except ImportError:
+        if shell() is None:
             return False
-        if get_ipython() is None:
-            return False
+        from IPython.display import HTML, display
+
         if self._handle is None:
             self._handle = display(HTML(content), display_id=True)
         elif self._overwrite:
