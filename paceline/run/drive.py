@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.air.errors import interruption
+from paceline.run.shield import shield
 
 if TYPE_CHECKING:
     from paceline.air.result import Result, Status
@@ -116,8 +117,9 @@ def handled(run: Interruptible) -> Iterator[None]:
         nonlocal received
         received += 1
         if run.starting or received > 1:
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-        run.request_stop(number)
+            shield.interrupt(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        else:
+            run.request_stop(number)
 
     previous = {}
     for number in _SIGNALS:

@@ -12,6 +12,7 @@ import time
 from typing import Any, TextIO, cast
 
 from paceline.run.display import Display, GuardedWriter, Line, Picture, cell_width, last_overwrite, printable
+from paceline.run.shield import shield
 
 DRAW_INTERVAL_S = 0.125
 _LONGEST_LINE = 2000
@@ -25,8 +26,8 @@ class Screen:
     """Lines that stay, and below them a picture that is replaced in place.
 
     The cursor stands on an empty line below the picture: what the terminal echoes there, such as ``^C``, moves no
-    line of it. Everything goes out in one write, so that an interrupt comes before or after it. The cursor is never
-    hidden: a driver that is killed could not bring it back.
+    line of it. An interrupt waits until a drawing is complete and remembered. The cursor is never hidden: a driver that
+    is killed could not bring it back.
     """
 
     def __init__(self, writer: GuardedWriter) -> None:
@@ -47,12 +48,12 @@ class Screen:
 
     def print(self, text: str) -> None:
         """Add lines above the picture. The text ends with a newline."""
-        with self._lock:
+        with shield, self._lock:
             self._writer.write(f"{self._erasure()}{text}{self._drawn}")
 
     def draw(self, lines: list[Line]) -> None:
         """Show this picture instead of the one before; none if there are no lines."""
-        with self._lock:
+        with shield, self._lock:
             drawn = "".join(f"{self.styled(text, style)}\n" for text, style in lines)
             self._writer.write(f"{self._erasure()}{drawn}")
             self._drawn, self._picture = drawn, [text for text, _ in lines]
@@ -159,9 +160,10 @@ class LiveDisplay(Display):
         self._redirected: dict[str, PrintedAbove] = {}
 
     def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
-        self._picture = picture
-        self._redirect()
-        self._draw()
+        with shield:
+            self._picture = picture
+            self._redirect()
+            self._draw()
 
     def say(self, text: str, style: str = "") -> None:
         self._screen.print("".join(f"{self._screen.styled(line, style)}\n" for line in printable(text).split("\n")))
@@ -180,10 +182,11 @@ class LiveDisplay(Display):
         self.refresh()
 
     def stop(self) -> None:
-        if self._picture is not None:
-            self._picture = None
-            self._screen.draw([])
-            self._give_back()
+        with shield:
+            if self._picture is not None:
+                self._picture = None
+                self._screen.draw([])
+                self._give_back()
 
     def close(self) -> None:
         self.stop()
