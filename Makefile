@@ -139,10 +139,12 @@ $(VENV)/.bench-ready: $(VENV)/.ready
 	@echo "installing the peers that the benchmarks compare with"
 	@$(PIP_INSTALL) --editable '.[bench]'
 	@command -v wrk >/dev/null || (mkdir -p $(VENV)/wrk && cd $(VENV)/wrk && $(UNPACK_WRK)) || echo "$(NO_WRK)"
+	@$(PY) -m benchmarks.viewer_venv || echo "$(NO_VIEWERS)"
 	@touch $@
 
 # wrk puts load on the servers that are compared. Its Debian package is unpacked here, so that root is not needed.
 UNPACK_WRK := apt-get download -qq wrk libluajit-5.1-2 2>/dev/null && for p in *.deb; do dpkg -x $$p . || exit; done
+NO_VIEWERS := TensorBoard and MLflow could not be installed: the run page is measured without them
 NO_WRK := there is no wrk and no Debian package of it: the serving rows are measured with a slower client
 
 clean: ## remove caches and build products; .venv stays

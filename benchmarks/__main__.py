@@ -41,6 +41,7 @@ from benchmarks import (
     throughput,
     trees,
     tuning,
+    viewing,
 )
 from benchmarks.harness import ROOT, Bench, MeasureError
 from benchmarks.table import Failed, Row, Table
@@ -78,6 +79,9 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "tune-restore": tuning.restore,
     "batch-prediction": prediction.batches,
     "serving": serving.requests,
+    "view": viewing.on_screen,
+    "view-live": viewing.live_rows,
+    "view-http": viewing.by_http,
 }
 ON_REQUEST: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "data-20gb": data_large.stream,

@@ -127,11 +127,17 @@ class Bench:
         env: Mapping[str, str] | None = None,
     ) -> Iterator[Script]:
         """Start a script; on leaving, whatever it started is ended and its files are removed."""
+        with self.start_command([sys.executable, *launcher, str(script), *arguments], env) as running:
+            yield running
+
+    @contextmanager
+    def start_command(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[Script]:
+        """The same for any command."""
         mark, place = self.make_place()
         with (place / "log.txt").open("wb") as log:
             started = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, *launcher, str(script), *arguments],
+                command,
                 env={**environment(self.tree, place), **(env or {})},
                 cwd=place,
                 stdin=subprocess.DEVNULL,
