@@ -34,6 +34,8 @@ NO_BROWSER = "no Chromium"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Ray sets it when it is imported, whichever test does that first.
 os.environ.setdefault("RAY_CLIENT_MODE", "0")
+# Comet, which Transformers imports where it is installed, would wrap functions of XGBoost and others.
+os.environ.setdefault("COMET_DISABLE_AUTO_LOGGING", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)
