@@ -25,7 +25,7 @@ class Cursor(Struct, kw_only=True, frozen=True):
     offset: int = 0
     """Behind the last record of the journal that was handed over."""
     rows: int = 0
-    """How many rows were before it."""
+    """How many rows were before it, those that the journal has lost and the service has included."""
     attempt: int = -1
     """The attempt that the last of them belong to; -1 before the first."""
     elapsed: float = 0.0

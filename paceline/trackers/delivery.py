@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -77,8 +77,10 @@ class Delivery:
         self._file_version: tuple[int, int] | None = None
         """Of the cursor's file, as it was last read or written: somebody else may have sent rows meanwhile."""
         self._first_size: int | None = self._journal_size()
-        """Of the journal, before this driver adds to it."""
+        """Of the journal, before this driver adds to it; None once it is known what the service has of that."""
         self._is_continued = _has_attempt(run_dir.journal, self._first_size)
+        self._has_looked = False
+        """At the cursor's file."""
         self._read_all_of = -1
         """The size of the journal when all of it was handed over."""
         self._is_open = False
@@ -130,8 +132,7 @@ class Delivery:
         cursor = read_cursor(self._path)
         if cursor.offset > self._journal_size():
             return 0
-        found = FORMAT.after(self.run_dir.journal, cursor.offset)
-        return sum(1 for record, _ in found if isinstance(record, Row) and record.rank == 0)
+        return _rows_in(FORMAT.after(self.run_dir.journal, cursor.offset))
 
     def advance(self) -> bool:
         """Hand over what is new, at most `MOST_RECORDS`; True if there was something."""
@@ -169,13 +170,12 @@ class Delivery:
     def _look_at_cursor(self) -> None:
         """Go to where the file says, unless this object wrote it."""
         version = _version_of(self._path)
-        if version == self._file_version and self._first_size is None:
+        if version == self._file_version and self._has_looked:
             return
-        self._file_version = version
+        self._file_version, self._has_looked = version, True
         cursor = read_cursor(self._path)
         if self._first_size is not None:  # a journal that lost its end in a power cut is continued from there
             cursor = replace(cursor, offset=min(cursor.offset, self._first_size))
-            self._first_size = None
         self._cursor = replace(cursor, name=self._name or cursor.name)
         self._story = Story.until(self.run_dir.journal, self._cursor)
         self._is_sure = False
@@ -237,7 +237,21 @@ class Delivery:
         self._has = 0 if received is None else received
         if received is not None and received < self._cursor.rows:  # what it had taken did not survive
             self._cursor = replace(self._cursor, offset=0, rows=0, attempt=-1, elapsed=0.0)
+        self._count_lost_rows(self._first_size)
+        self._first_size = None
         self._is_sure = True
+
+    def _count_lost_rows(self, size: int | None) -> None:
+        """The service may have rows that the journal lost: a copy on remote storage is as old as the last checkpoint.
+
+        Count them. Otherwise new rows would get their numbers, and would pass for rows that have arrived.
+        """
+        if size is None or self._has <= self._cursor.rows:
+            return
+        found = takewhile(lambda each: each[1] <= size, FORMAT.after(self.run_dir.journal, self._cursor.offset))
+        lost = self._has - self._cursor.rows - _rows_in(found)
+        if lost > 0:
+            self._save(replace(self._cursor, rows=self._cursor.rows + lost))
 
     def _carry_out(self, step: Step) -> None:
         told, run_id = step.told, self._cursor.run_id
@@ -319,6 +333,11 @@ def _has_attempt(journal: Path, size: int) -> bool:
     """Whether workers were started before the journal was so long: an earlier driver may have tracked the run."""
     records = islice(FORMAT.after(journal), 2) if size else ()
     return any(isinstance(record, AttemptStarted) and behind <= size for record, behind in records)
+
+
+def _rows_in(found: Iterable[tuple[Record, int]]) -> int:
+    """How many reports there are among some records."""
+    return sum(1 for record, _ in found if isinstance(record, Row) and record.rank == 0)
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,12 @@ class Written:
                 for index in indices
             )
         )
+
+    def cut(self, size: int) -> None:
+        """What came after so many bytes is lost."""
+        self.journal.close()
+        os.truncate(self.run_dir.journal, size)
+        self.journal = Journal(self.run_dir.journal)
 
     def delivery(self, **options: Any) -> Delivery:
         """Each one stands for a driver of its own."""
@@ -198,15 +205,35 @@ def test_a_journal_that_lost_its_end_is_continued_from_where_it_ends(written: Wr
     size = written.run_dir.journal.stat().st_size
     written.rows(0, range(3, 5))
     deliver(written.delivery(counts=False))
-    written.journal.close()
-    with open(written.run_dir.journal, "r+b") as file:
-        file.truncate(size)
-    written.journal = Journal(written.run_dir.journal)
+    written.cut(size)
     delivery = written.delivery(counts=False)
     written.add(AttemptStarted(attempt=1, start_index=2))
     written.rows(1, range(3, 4))
     deliver(delivery)
     assert written.steps() == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 3)]
+
+
+def test_rows_that_only_the_service_still_has_do_not_cost_new_ones(written: Written) -> None:
+    """A copy on remote storage is as old as the last checkpoint: a machine that continues from it has neither the rows
+    after that nor the last cursor."""
+    written.add(AttemptStarted(attempt=0))
+    written.rows(0, range(1, 7))
+    first = written.delivery()
+    deliver(first)
+    size, cursor = written.run_dir.journal.stat().st_size, written.run_dir.tracker("ledger").read_bytes()
+    written.rows(0, range(7, 10))
+    deliver(first)
+    written.cut(size)
+    written.run_dir.tracker("ledger").write_bytes(cursor)
+    second = written.delivery()
+    written.add(AttemptStarted(attempt=1, start_index=6))
+    written.rows(1, range(7, 9))
+    deliver(second)
+    assert written.steps() == [*((0, step) for step in range(1, 10)), (1, 7), (1, 8)]
+    written.rows(1, range(9, 10))
+    deliver(written.delivery())
+    assert written.steps()[-1] == (1, 9)
+    assert [each["ordinal"] for each in written.told("row")] == list(range(12))
 
 
 def test_a_changed_configuration_is_told_once(written: Written) -> None:
