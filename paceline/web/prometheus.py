@@ -7,7 +7,6 @@ requests pay next to nothing for them. prometheus-client is imported by the firs
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from paceline.air.version import version
 from paceline.web.problem import OPEN_CONNECTIONS, Problem
 from paceline.web.traffic import Histogram, Traffic
 
@@ -115,8 +115,7 @@ class _Page:
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
-        version = str(sys.modules["paceline"].__version__)  # an import would be of a higher layer
-        yield info("paceline_info", "The version of paceline that serves.", version=version)
+        yield info("paceline_info", "The version of paceline that serves.", version=version())
         yield from self._requests()
         if self.connections is not None:
             yield gauge("paceline_http_connections", "Open connections, idle ones too.", self.connections)
