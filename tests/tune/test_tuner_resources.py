@@ -236,7 +236,7 @@ def test_new_trials_that_no_node_can_take_fail_alone() -> None:
             tune.with_resources(train, lambda config: wanted[config["who"]]),
             {"who": tune.grid_search(list(wanted))},
             engine=engine,
-            failure_config=FailureConfig(start_timeout_s=0.5),
+            failure_config=FailureConfig(start_timeout_s=3.0),
         ).fit()
     finally:
         engine.close()
