@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]*(?:\x1b\\)?|.)?"
@@ -29,7 +31,17 @@ def value_text(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 
+def moment_text(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Seconds since the epoch as the date and time on this machine; ``?`` if no clock can show them."""
+    try:
+        return time.strftime(form, time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a file may say anything
+        return "?"
+
+
 def duration_text(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "?"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(int(seconds), 60)

@@ -24,6 +24,7 @@ from paceline.air.errors import CheckpointError, RestoreError, StorageError, Tra
 from paceline.air.manifest import read_manifest
 from paceline.air.metrics import reported
 from paceline.air.result import Result
+from paceline.air.words import moment_text
 from paceline.run.found_runs import find_remote_runs, find_run_dirs, is_run, line_for
 from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, RunRecords, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
@@ -288,7 +289,7 @@ class RowFiller:
 
     def fill(self, index: int, metrics: Mapping[str, Any], stamp: float, elapsed: float) -> dict[str, Any]:
         """The row of report `index`; the user's own keys win over the filled-in ones."""
-        attempt, timestamp = self.attempt, int(stamp)
+        attempt, timestamp = self.attempt, int(stamp) if math.isfinite(stamp) else 0  # a file may say anything
         this_iter = elapsed - self._previous_elapsed
         self._previous_elapsed = elapsed
         row: dict[str, Any] = {
@@ -323,7 +324,7 @@ class RowFiller:
         # Formatting a date costs more than the rest of the row; most rows share their second.
         if second != self._second:
             self._second = second
-            self._date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(second))
+            self._date = moment_text(second, "%Y-%m-%d_%H-%M-%S")
         return self._date
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from paceline.air.html import Markup, chart, details, element, escaped, joined, pairs, short, table
 from paceline.air.metrics import flattened, nested_get
 from paceline.air.version import version
-from paceline.air.words import counted, duration_text, size_text
+from paceline.air.words import counted, duration_text, moment_text, size_text
 from paceline.run.found_runs import RunSummary, search_line
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.decimate import m4
@@ -120,7 +120,7 @@ def _status(status: str) -> Markup:
 
 
 def _time(moment: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) if moment else ""
+    return moment_text(moment) if moment else ""
 
 
 def _times(summary: RunSummary | ExperimentSummary) -> Iterator[tuple[str, object]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 
-from paceline.air.words import counted, duration_text, size_text, value_text
+from paceline.air.words import counted, duration_text, moment_text, size_text, value_text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,10 @@ def test_counted() -> None:
 )
 def test_size_text(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_moment_text() -> None:
+    assert moment_text(time.mktime((2026, 11, 18, 2, 3, 4, 0, 0, -1))) == "2026-11-18 02:03:04"
+    for odd in (1e300, math.inf, math.nan):
+        assert moment_text(odd) == "?"
+        assert duration_text(math.copysign(math.inf, odd)) == "?"

@@ -6,9 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from paceline.air import RunConfig, ScalingConfig, session
+from paceline.run.records import Ended
 from paceline.train import DataParallelTrainer
+from paceline.view.frames import run_frame
 from paceline.view.report_html import MOST_CHARTS, run_report
+from tests.view import journals
 
 
 def run(tmp_path: Path, config: dict[str, Any]) -> str:
@@ -47,3 +53,17 @@ def test_a_run_without_rows_has_no_curves(tmp_path: Path) -> None:
     text = run_report(run(tmp_path, {"steps": 0}))
     assert "Curves" not in text
     assert "finished" in text
+
+
+@pytest.mark.parametrize("moment", [1e300, math.inf, -math.inf, math.nan])
+def test_times_that_cannot_be_are_no_reason_to_fail(tmp_path: Path, moment: float) -> None:
+    """A journal may come from anywhere."""
+    records = [
+        msgspec.structs.replace(journals.header(), time=moment),
+        msgspec.structs.replace(journals.attempt(start_time_s=moment), time=moment),
+        msgspec.structs.replace(journals.row(1, {"loss": 0.25}), stamp=moment, elapsed=moment),
+        Ended(status="finished", time=moment),
+    ]
+    path = str(journals.write(tmp_path / "run", records))
+    assert "0.25" in run_report(path)
+    assert list(run_frame(path)["loss"]) == [0.25]
