@@ -81,10 +81,12 @@ class TrackerCallback(LoggerCallback):
         whose = directories[0].name if is_one else f"{len(directories)} runs"
         place = str(directories[0] if is_one else directories[0].parent)
         callback = repr(self.registered_as) if self.registered_as else f"{type(self).__name__}(...)"
+        file = left.deliveries[0].file
+        which = f", file={file!r}" if file != self.tracker.name else ""
         why = f" ({left.problem})" if left.problem else ""
         return (
             f"{self.tracker.label} has not taken the last {rows} rows of {whose}{why}. They are in the journal. To "
-            f"send them later: paceline.trackers.send({place!r}, {callback})"
+            f"send them later: paceline.trackers.send({place!r}, {callback}{which})"
         )
 
 

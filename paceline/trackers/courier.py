@@ -150,7 +150,8 @@ class Courier:
     def _failed(self, delivery: Delivery, error: Exception) -> None:
         self._problem = _in_short(error)
         if isinstance(error, RejectedError):
-            self._warn(f"{self._tracker.label} rejects {delivery.run_dir.root.name}, which is no longer sent: {error}")
+            what = delivery.run_dir.root.name
+            self._warn(f"{self._tracker.label} rejects {what}, which is no longer sent: {_cleaned(str(error))}")
             delivery.abandon()
             self._put_away(delivery)
         elif not self._has_warned:
@@ -163,7 +164,8 @@ class Courier:
     def _tell_of_rejections(self, delivery: Delivery) -> None:
         notes, delivery.notes = delivery.notes, []
         if notes and not self._rejections:
-            self._warn(f"{self._tracker.label} rejects parts of {delivery.run_dir.root.name}; first {notes[0]}")
+            what = delivery.run_dir.root.name
+            self._warn(f"{self._tracker.label} rejects parts of {what}; first {_cleaned(notes[0])}")
         self._rejections += len(notes)
 
     def _warn(self, text: str) -> None:
@@ -172,9 +174,13 @@ class Courier:
 
 
 def _in_short(error: Exception) -> str:
-    """What a service's library says, on one line and without the password that its address may contain."""
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return cut(re.sub(r"://[^/@\s]*@", "://", text), _LONGEST_PROBLEM)
+    """What a service's library says, on one line."""
+    return cut(_cleaned(f"{type(error).__name__}: {error}").splitlines()[0], _LONGEST_PROBLEM)
+
+
+def _cleaned(text: str) -> str:
+    """Without the password that the address of a service may contain."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
 
 
 class _Manners:

@@ -65,6 +65,7 @@ class Delivery:
     ) -> None:
         """`file` names the cursor. `name` and `config` are needed where the journal does not say them."""
         self.run_dir = run_dir
+        self.file = file
         self.notes: list[str] = []
         """What was passed over because the service rejected it."""
         self._tracker = tracker

@@ -211,13 +211,14 @@ class Gone(LedgerTracker):
     """Somebody deletes its runs."""
 
     def send(self, run_id: str, rows: Sequence[TrackedRow]) -> None:
-        raise RunGoneError("there is no such run")
+        raise RunGoneError("there is no such run at https://me:secret@ledger")
 
 
 def test_a_run_that_was_deleted_in_the_service_is_given_up_with_a_warning(place: Path, tmp_path: Path) -> None:
     result = trainer([TrackerCallback(Gone(place))], tmp_path).fit()
     (warning,) = result.warnings
     assert "there is no such run" in warning
+    assert "secret" not in warning
 
 
 def test_two_trackers_of_one_kind_each_have_a_cursor(tmp_path: Path) -> None:
@@ -229,6 +230,24 @@ def test_two_trackers_of_one_kind_each_have_a_cursor(tmp_path: Path) -> None:
         "ledger-2.json",
         "ledger.json",
     ]
+
+
+def test_the_second_tracker_of_a_kind_is_sent_its_own_rows_later(tmp_path: Path) -> None:
+    places = [tmp_path / "first", tmp_path / "second"]
+    callbacks = [TrackerCallback(LedgerTracker(place)) for place in places]
+    for place, callback in zip(places, callbacks, strict=True):
+        place.mkdir()
+        (place / "down").touch()
+        callback.wait_at_end_s = 0.2
+    result = trainer(list(callbacks), tmp_path).fit()
+    for place in places:
+        (place / "down").unlink()
+    (how,) = (each for each in result.warnings if "file=" in each)
+    assert f"paceline.trackers.send({result.path!r}, TrackerCallback(...), file='ledger-2')" in how
+    assert send(result.path, callbacks[0]) == ROWS
+    assert send(result.path, callbacks[1], file="ledger-2") == ROWS
+    for place in places:
+        assert steps(place) == [(0, index) for index in range(1, ROWS + 1)]
 
 
 def test_an_interrupted_run_is_closed_as_interrupted(place: Path, tmp_path: Path) -> None:

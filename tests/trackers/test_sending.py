@@ -51,3 +51,5 @@ def test_bad_arguments_are_named(untracked: str, tmp_path: Path) -> None:
         send("s3://bucket/run", LedgerTracker(tmp_path))
     with pytest.raises(ConfigError, match="'nobody' is not a tracker"):
         send(untracked, "nobody")
+    with pytest.raises(ConfigError, match=r"'\.\./ledger' is not a file of this tracker"):
+        send(untracked, LedgerTracker(tmp_path), file="../ledger")
