@@ -69,9 +69,32 @@ export interface CheckpointFacts {
   time: number | null;
 }
 
+interface Summary {
+  path: string;
+  name: string;
+  trial_id: string;
+  trainer: string;
+  status: string;
+  alive: boolean;
+  num_workers: number;
+  started: number;
+  ended: number | null;
+  error: string;
+  reached: {
+    iteration: number;
+    time_total_s: number;
+    attempts: number;
+    metrics: { [key: string]: Plain };
+    checkpoints: number[];
+    size: number;
+  };
+}
+
 /** Everything about one run except its rows. */
 export interface Facts {
-  summary: { path: string };
+  kind: Kind;
+  parent: string | null;
+  summary: Summary;
   config: Plain;
   settings: Plain;
   attempts: Attempt[];

@@ -1,10 +1,10 @@
 // The page of one run or trial.
 
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { address, get, post, type Entry, type Facts } from "./api";
 import { Charts, ChartTools } from "./charts";
 import { Checkpoints } from "./checkpoints";
-import { Config } from "./config";
+import { Config, flat } from "./config";
 import { FailurePage } from "./failure";
 import { duration, moment, number } from "./format";
 import { useKeys } from "./keys";
@@ -14,8 +14,47 @@ import * as runs from "./runs";
 import { Empty, Loading, Name, Problem, question, Status, Tabs, useAnswer } from "./ui";
 import { carried, choose, link, tab } from "./url";
 
+/** The facts of the run that the page was opened for: asked for beside the list, which may be long. */
+const early = new Map<string, Promise<Facts>>();
+
+function factsOf(id: string, signal: AbortSignal): Promise<Facts> {
+  const known = early.get(id);
+  early.delete(id);
+  return known ?? get<Facts>(`run/${id}`, {}, signal);
+}
+
+/** The line of a run, before there is a list that has it. */
+function anticipated(id: string, { kind, parent, summary, metrics }: Facts): Entry {
+  const { reached, num_workers, error, ...said } = summary;
+  const last = flat(reached.metrics).filter((pair): pair is [string, number] => typeof pair[1] === "number");
+  return {
+    ...said,
+    id,
+    kind,
+    parent,
+    workers: num_workers,
+    error: error.trim().split("\n")[0]!,
+    iteration: reached.iteration,
+    seconds: reached.time_total_s,
+    attempts: reached.attempts,
+    metrics: Object.fromEntries(last.filter(([name]) => metrics.includes(name))),
+    checkpoints: reached.checkpoints.length,
+    size: reached.size,
+    ...{ best: {}, params: {}, counts: {}, metric: null, mode: null, num_samples: null, number: null },
+  };
+}
+
 export function RunPage({ id }: { id: string }) {
   const entry = runs.entry(id);
+  useEffect(() => {
+    if (entry || runs.loaded.peek()) return;
+    const asked = get<Facts>(`run/${id}`);
+    early.set(id, asked);
+    asked.then(
+      (facts) => runs.anticipate(anticipated(id, facts)),
+      () => early.delete(id), // the list will tell
+    );
+  }, [id]);
   if (!entry)
     return runs.loaded.value ? (
       <Empty>There is no run with this address. It may have been removed.</Empty>
@@ -43,7 +82,7 @@ function Known({ entry }: { entry: Entry }) {
     Object.keys(entry.metrics).length,
     entry.iteration > 0,
   ];
-  const [facts, error] = useAnswer<Facts>((signal) => get(`run/${entry.id}`, {}, signal), when);
+  const [facts, error] = useAnswer<Facts>((signal) => factsOf(entry.id, signal), when);
   const bad = runs.endedBadly(entry) || !!entry.error; // a finished run may have been retried
   const names: [string, string][] = [
     ...(bad ? [["failure", failureTab(entry)] as [string, string]] : []),

@@ -40,6 +40,13 @@ export async function load(): Promise<void> {
   }
 }
 
+/** Show a run that the list will have. */
+export function anticipate(entry: Entry): void {
+  if (loaded.peek()) return;
+  entries.set(entry.id, entry);
+  changes.value++;
+}
+
 /** Take over what has changed. */
 export function update(changed: Entry[], removed: string[], cursor: string): void {
   for (const entry of changed) {

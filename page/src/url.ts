@@ -25,11 +25,14 @@ export function go(target: string): void {
   scrollTo(0, 0);
 }
 
-let writing = 0;
-
 // Browsers limit how often a page may change its address, and a slider does so with every step.
+const WRITE_MS = 120;
+let writing = 0;
+let written = 0;
+
 function write(): void {
   clearTimeout(writing);
+  written = performance.now();
   const { path, query } = here.value;
   const target = link(path, Object.fromEntries(query));
   if (target !== location.pathname + location.search) history.replaceState(null, "", target);
@@ -45,7 +48,9 @@ export function choose(changes: Record<string, string>): void {
   }
   here.value = { path, query: changed };
   clearTimeout(writing);
-  writing = window.setTimeout(write, 120);
+  const wait = written + WRITE_MS - performance.now();
+  if (wait <= 0) write();
+  else writing = window.setTimeout(write, wait);
 }
 
 addEventListener("popstate", () => {
