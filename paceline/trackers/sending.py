@@ -33,9 +33,7 @@ def send(path: str | os.PathLike[str], tracker: Tracker | TrackerCallback | str,
     sends = _tracker(tracker)
     name = sends.name if file is None else file
     if not re.fullmatch(rf"{re.escape(sends.name)}(-\d+)?", name):
-        raise ConfigError(
-            f"file={file!r} is not one of this tracker: they are called {sends.name}, {sends.name}-2, ..."
-        )
+        raise ConfigError(f"file={file!r} is not a file of this tracker: give {sends.name}, {sends.name}-2, ...")
     place = resolve_storage(path)
     if not isinstance(place, Path):
         raise ConfigError(f"{path} is a URI: give the run's directory on the machine that ran it.")
