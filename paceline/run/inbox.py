@@ -13,6 +13,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ LOOK_EVERY_S = 1.0
 MOST_BYTES = 4096
 """Of a request."""
 _MOST_FILES = 100
-"""That are looked at; whoever leaves more there only delays the requests."""
+"""Requests that are looked at, so that nobody can keep the driver busy with files."""
 _NAME = re.compile(r"([0-9a-f]{32})\.request")
 
 Kind = Literal["stop", "stacks"]
@@ -83,10 +84,11 @@ class Inbox:
         except OSError:
             return
         with contextlib.suppress(OSError), opened(self._folder) as folder:
-            for name in sorted(os.listdir(folder))[:_MOST_FILES]:
-                if (match := _NAME.fullmatch(name)) and (request := self._read(folder, name)):
+            found = filter(None, map(_NAME.fullmatch, sorted(os.listdir(folder))))
+            for match in islice(found, _MOST_FILES):
+                if request := self._read(folder, match[0]):
                     # Until it is answered something stays: whoever finds the folder empty removes it.
-                    os.rename(name, f"{match[1]}.taken", src_dir_fd=folder, dst_dir_fd=folder)
+                    os.rename(match[0], f"{match[1]}.taken", src_dir_fd=folder, dst_dir_fd=folder)
                     yield request, match[1]
 
     def _read(self, folder: int, name: str) -> Request | None:

@@ -311,6 +311,13 @@ class TestWhatIsIgnored:
         with pytest.raises(RequestError, match="belongs to uid 65534"):
             request_stop(run_dir.root)
 
+    def test_what_others_left_does_not_hide_a_request(self, held: tuple[RunDir, Inbox]) -> None:
+        run_dir, inbox = held
+        put(run_dir)
+        for number in range(200):
+            (run_dir.requests / f".{number}.answer").touch()
+        assert len(list(inbox.take())) == 1
+
     def test_a_request_to_an_earlier_driver(self, held: tuple[RunDir, Inbox]) -> None:
         run_dir, inbox = held
         put(run_dir, driver={**lock.holder_of(run_dir.lock), "pid": 1})
