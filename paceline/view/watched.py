@@ -86,7 +86,10 @@ class LocalRun:
         """Although its journal has not: its driver may have been killed, or may never write the first record."""
         if isinstance(self.summary, Problem):
             return self._is_empty
-        return is_alive(self) and not lock.is_held(Path(self.path, "lock"))
+        try:
+            return is_alive(self) and not lock.is_held(Path(self.path, "lock"))
+        except StorageError:  # reading it says what is wrong
+            return True
 
     @property
     def _is_empty(self) -> bool:

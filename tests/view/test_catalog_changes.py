@@ -10,12 +10,15 @@ import pytest
 
 from paceline.run.records import FORMAT as RUN_FORMAT
 from paceline.run.records import AttemptStarted, CheckpointCommitted, Ended, Header, Reached, Row
+from paceline.run.run_summary import RunSummary
 from paceline.storage.journal import Journal
 from paceline.storage.lock import RunLock
 from paceline.tune.experiment.records import FORMAT as SEARCH_FORMAT
 from paceline.tune.experiment.records import SearchLeft, SearchStarted, TrialAgain, TrialCreated, TrialEnded
-from paceline.view.catalog import Catalog, Changes, Entry
+from paceline.view.catalog import Catalog, Changes, Entry, Problem
 from paceline.view.places import LocalPlace
+from paceline.view.watched import LocalRun
+from tests.view import journals
 
 SETTINGS = {
     "config": {},
@@ -356,3 +359,16 @@ def test_a_root_that_is_gone(root: Path) -> None:
     (entry,) = catalog.refresh().changed
     shutil.rmtree(root)
     assert catalog.refresh() == Changes(removed=[entry.id])
+
+
+def test_a_lock_that_cannot_be_looked_at_is_a_problem_of_its_run_only(tmp_path: Path) -> None:
+    path = journals.write(tmp_path / "run", [journals.header(), journals.attempt()])
+    run = LocalRun(str(path))
+    with RunLock(path / "lock"):
+        run.look()
+        assert isinstance(run.summary, RunSummary)
+        assert run.summary.alive
+    (path / "lock").unlink()
+    (path / "lock").symlink_to("lock")
+    assert run.look()
+    assert isinstance(run.summary, Problem)
