@@ -11,12 +11,12 @@ import numpy as np
 from msgspec import UNSET, Struct, UnsetType
 
 from paceline.air.errors import PacelineError
-from paceline.air.metrics import nested_get
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import RemoteJournal
 from paceline.storage.run_dir import resolve_storage, search_journal
 from paceline.tune.experiment.records import FORMAT, SearchStarted
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
+from paceline.tune.experiment.summary import score as score
 from paceline.tune.search.domains import Domain
 from paceline.tune.search.space import find, from_description
 
@@ -88,13 +88,6 @@ def _suggested(values: list[Any]) -> Parameter:
 def _choice(values: Sequence[Any]) -> Parameter:
     by_text = {repr(value): value for value in values}
     return Parameter("choice", values=list(by_text.values())[:_MOST_VALUES])
-
-
-def score(trial: TrialSummary, metric: str) -> float | None:
-    """The last value of a trial's metric; None unless it is a finite number."""
-    value = nested_get(trial.reached.metrics, metric)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
 
 
 def best_so_far(search: ExperimentSummary) -> list[tuple[float, float, TrialSummary]]:

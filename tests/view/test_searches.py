@@ -62,6 +62,13 @@ def test_the_best_so_far() -> None:
     assert best_so_far(search([trial(0, {})])) == []
 
 
+def test_numbers_that_are_too_large_for_a_float_are_passed_over() -> None:
+    found = search([trial(0, {"score": 1.0}), trial(1, {"score": 10**400}), trial(2, {"score": True})])
+    assert found.best is not None
+    assert found.best.number == 0
+    assert [value for _, value, _ in best_so_far(found)] == [1.0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_nothing_beats(seed: int) -> None:
     dice = random.Random(seed)

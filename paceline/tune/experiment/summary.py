@@ -64,14 +64,19 @@ class ExperimentSummary(Struct, kw_only=True):
             return None
         sign = 1.0 if self.mode == "max" else -1.0
         candidates = [trial for trial in self.trials if trial.status != "failed"]
-        scored = [(sign * value, trial) for trial in candidates if (value := _score(trial, self.metric)) is not None]
+        scored = [(sign * value, trial) for trial in candidates if (value := score(trial, self.metric)) is not None]
         return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
-def _score(trial: TrialSummary, metric: str) -> float | None:
+def score(trial: TrialSummary, metric: str) -> float | None:
+    """The last value of a trial's metric; None unless it is a finite number."""
     value = nested_get(trial.reached.metrics, metric)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and math.isfinite(value) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer of some hundred digits
+        return None
 
 
 def experiment_summary_of(path: str | Path, filesystem: Any = None) -> ExperimentSummary:
