@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
 
-from paceline.air.words import printable
+from paceline.air.words import moment_text, printable
 from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.output import add_format, csv_line, has_colors, write, write_json_line
 from paceline.cli.places import add_path, live_place, run_at, shown_place
@@ -72,7 +72,7 @@ def _shown(line: LogLine, width: int, with_time: bool) -> str:
     prefix = f"rank {line.rank:>{width}} | " if width else ""
     if has_colors() and prefix:
         prefix = f"\x1b[{COLORS[line.rank % len(COLORS)]}m{prefix}\x1b[0m"
-    moment = time.strftime("%H:%M:%S ", time.localtime(line.time)) if line.time else " " * 9
+    moment = moment_text(line.time, "%H:%M:%S ") if line.time else " " * 9
     return f"{moment if with_time else ''}{prefix}{text}"
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from paceline.air.words import printable, size_text, value_text
+from paceline.air.words import moment_text, printable, size_text, value_text
 from paceline.cli.table import Cell, Column, Styled, cell, pair_lines, table_lines
 
 FORMATS = ("table", "json", "csv")
@@ -191,4 +191,4 @@ def span_text(seconds: float) -> str:
 
 def time_text(since: float | None) -> str:
     """A time as the clock on the wall shows it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since)) if since else ""
+    return moment_text(since) if since else ""

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from paceline.run.records import Ended
 from tests.cli.conftest import HOSTILE, Cli, Runs, fit
+from tests.view import journals
 
 
 def test_a_failed_run_shows_the_rank_the_users_line_and_how_to_continue(runs: Runs, cli: Cli) -> None:
@@ -79,3 +85,18 @@ def test_hostile_texts(cli: Cli, tmp_path: Path) -> None:
         said = cli("show", path, *options)
         assert said.code == 0, said
         assert not {"\x1b", "\x07", "\x9b"} & set(said.out), options
+
+
+@pytest.mark.parametrize("moment", [1e300, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("command", ["show", "ls"])
+def test_times_that_no_clock_can_show_do_no_harm(cli: Cli, tmp_path: Path, command: str, moment: float) -> None:
+    records = [
+        msgspec.structs.replace(journals.header(), time=moment),
+        msgspec.structs.replace(journals.attempt(start_time_s=moment), time=moment),
+        msgspec.structs.replace(journals.row(1, {"loss": 0.25}), stamp=moment, elapsed=moment),
+        Ended(status="finished", time=moment),
+    ]
+    path = str(journals.write(tmp_path / "run", records))
+    shown = cli(command, path)
+    assert shown.code == 0
+    assert "finished" in shown.out
