@@ -73,6 +73,15 @@ def test_the_list_shows_runs_with_their_curves(server: Any, tab_of: Open) -> Non
     expect(tab.chart("eval/auc").locator(".plot")).to_have_attribute("data-points", str(3 * 60))
 
 
+def test_the_link_works_from_pages_of_others(server: Any, tab_of: Open) -> None:
+    """A notebook or a mail shows the link. Such a page can lead here, although it cannot use the cookie."""
+    tab = tab_of(server)
+    tab.page.goto(f"data:text/html,<a href='{server.link}'>the runs</a>")
+    tab.page.get_by_role("link").click()
+    expect(tab.find(".live.open")).to_be_visible()
+    assert "token" not in tab.page.url
+
+
 def test_filter_order_and_status(server: Any, tab_of: Open) -> None:
     tab = tab_of(server)
     tab.open()

@@ -1,9 +1,11 @@
 """Who may use the page: the token in the link becomes a cookie, and what changes something needs a second token.
 
 The link that `paceline dash` prints has the token in its query. It is exchanged at once for a cookie, so that it stays
-neither in the address bar nor in bookmarks. A browser sends the cookie with every request, also with one that another
-program's page on this machine makes: it is enough for reading only. Requests that do something carry the page's own
-token as well, which only the page can know, in a header that no foreign page can add. Programs send the token itself.
+neither in the address bar nor in bookmarks. A browser that is started here gets a link that works once instead, since
+every user of the machine can read the arguments of a process. A browser sends the cookie with every request, also with
+one that another program's page on this machine makes: it is enough for reading only. Requests that do something carry
+the page's own token as well, which only the page can know, in a header that no foreign page can add. Programs send the
+token itself.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import hashlib
 import hmac
 import re
 import secrets
-from http.cookies import CookieError, SimpleCookie
+import time
+from html import escape
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -22,6 +25,8 @@ from paceline.web.problem import Problem, Receive, Send, answer
 PAGE_TOKEN_HEADER = b"x-paceline-token"
 PAGES = re.compile(r"/|/compare|/(run|search)/[A-Za-z0-9_-]{1,64}")
 """What a browser shows; everything else is asked for by the page."""
+TICKET_SECONDS = 60.0
+"""How long a browser that is started here may take to ask for the page."""
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -46,6 +51,15 @@ class PageGuard(Guard):
         self._needs_token = token is not None
         self.page_token = _derived(secret, b"page")
         """What the page sends along with requests that do something."""
+        self._ticket: tuple[bytes, float] | None = None
+
+    def new_ticket(self) -> str | None:
+        """What a browser can exchange for the cookie instead of the token, once and soon; None if it needs neither."""
+        if not self._needs_token:
+            return None
+        ticket = secrets.token_urlsafe(32)
+        self._ticket = ticket.encode(), time.monotonic() + TICKET_SECONDS
+        return ticket
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -60,16 +74,28 @@ class PageGuard(Guard):
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = next((value for name, value in query if name == "token"), "")
         headers = dict(scope["headers"])
-        if (self._needs_token and not self.is_token(given.encode())) or not self.is_ours(headers.get(b"host", b"")):
+        if not self.is_ours(headers.get(b"host", b"")) or (self._needs_token and not self._opens(given.encode())):
             await super().__call__(scope, receive, send)  # which says what is wrong
             return
         rest = urlencode([(name, value) for name, value in query if name != "token"])
         location = scope["path"] + (f"?{rest}" if rest else "")
         cookie = f"{self._cookie_name}={self._cookie}{self._attributes}"
-        more = [(b"location", location.encode()), (b"cache-control", b"no-store")]
+        more = [(b"cache-control", b"no-store")]
         if self._needs_token:
             more.append((b"set-cookie", cookie.encode()))
-        await answer(send, 303, b"text/plain", b"", *more)
+        if headers.get(b"sec-fetch-site") == b"cross-site":  # a redirect would not carry the cookie, being strict
+            await answer(send, 200, b"text/html; charset=utf-8", _GO_ON % escape(location).encode(), *more)
+        else:
+            await answer(send, 303, b"text/plain", b"", (b"location", location.encode()), *more)
+
+    def _opens(self, given: bytes) -> bool:
+        """Whether it is the token, or the ticket, which is used up then."""
+        if self._ticket is not None:
+            ticket, deadline = self._ticket
+            if hmac.compare_digest(given, ticket):
+                self._ticket = None
+                return time.monotonic() < deadline
+        return self.is_token(given)
 
     def refusal(self, method: str, headers: dict[bytes, bytes]) -> Problem | None:
         if self._needs_token:
@@ -90,15 +116,17 @@ class PageGuard(Guard):
             await super().reject(problem, scope, send)
 
     def _has_cookie(self, headers: dict[bytes, bytes]) -> bool:
-        try:
-            found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(self._cookie_name)
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self._cookie.encode())
+        """All servers of this machine share its cookies. http.cookies rejects all of them if one is odd."""
+        name = self._cookie_name.encode()
+        pairs = (each.strip().partition(b"=") for each in headers.get(b"cookie", b"").split(b";"))
+        return any(key == name and hmac.compare_digest(value, self._cookie.encode()) for key, _, value in pairs)
 
 
 _CHALLENGE = ((b"www-authenticate", b'Bearer realm="paceline"'),)
 """Only this: for another one, browsers would ask for a name and a password."""
+_GO_ON = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>paceline</title>
+<meta http-equiv="refresh" content="0; url=%b">"""
+"""The next request comes from a page of ours, so that it carries the cookie."""
 _NO_COOKIE = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>paceline</title>
 <body style="font: 16px/1.5 system-ui, sans-serif; max-width: 36em; margin: 4em auto; padding: 0 1em">
 <h1>This page needs a token</h1><p>Open the link that <code>paceline dash</code> printed when it started. If the server

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import sys
 import webbrowser
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from paceline.air.checks import check_bool
 from paceline.air.errors import ConfigError
 from paceline.run.found_runs import does_not_exist
 from paceline.storage.run_dir import default_storage_root
-from paceline.view.page.app import application
+from paceline.view.page.app import PageApplication, application
 from paceline.view.page.state import PageState
 from paceline.web.door import Door, Token, bind, checked_hosts, open_door, url_of
 from paceline.web.limits import ConnectionLimits
@@ -86,18 +87,17 @@ def dash(
             access_log=access_log,
             tls=tls is not None,
         )
-        link = _link(url_of(listening, tls), door.token)
         if not blocking:
             server = PageServer(
                 app, limits, listening, door.token, tls, thread_name="paceline-dash", on_stop=state.close
             )
             server.root = state.root
             if open_browser:
-                webbrowser.open(link)
+                _open_browser(app, listening, tls)
             return server
-        _announce(state.root, link, door.token)
+        _announce(state.root, _link(url_of(listening, tls), door.token), door.token)
         if open_browser:
-            webbrowser.open(link)  # the socket accepts already; the answer comes when the server runs
+            _open_browser(app, listening, tls)  # the socket accepts already; the answer comes when the server runs
         run_here(app, limits, listening, tls, on_stop=state.close)
     except BaseException:
         listening.close()
@@ -112,6 +112,11 @@ def _listening(door: Door, port: int | None) -> socket.socket:
             return bind(door.address, door.port)
         return bind(door.address, 0)
     return bind(door.address, port)
+
+
+def _open_browser(app: PageApplication, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+    """Not with the token: every user of this machine can see the arguments that a browser is started with."""
+    webbrowser.open(_link(url_of(listening, tls), app.guard.new_ticket()))
 
 
 def _link(url: str, token: str | None) -> str:

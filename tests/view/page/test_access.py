@@ -95,6 +95,13 @@ def test_cookies_that_are_not_ours(page: Page) -> None:
                 assert page.ask("GET", path, headers={"Cookie": wrong}, token=None).status == 401, (wrong, path)
 
 
+@pytest.mark.parametrize("other", ['theme={"a": 1}', "a b=c", "=v", "flag", 'odd@[]"=2', "\xe4=\xf6"])
+def test_odd_cookies_of_other_servers(page: Page, other: str) -> None:
+    page.log_in()
+    for cookies in (f"{other}; {page.cookie}", f"{page.cookie}; {other}"):
+        assert page.ask("GET", "/api/about", headers={"Cookie": cookies}, token=None).status == 200
+
+
 def test_the_token_becomes_a_cookie(page: Page) -> None:
     for path in ("/", "/compare", "/run/abc", "/search/abc-_"):
         answer = page.ask("GET", f"{path}?a=1&token={TOKEN}&b=%20%26", token=None)
@@ -109,6 +116,32 @@ def test_the_token_becomes_a_cookie(page: Page) -> None:
     assert page.as_browser("GET", "/api/list").status == 200
     with showing(page.running.root, token="another-token-of-another-server") as other:
         assert other.ask("GET", "/api/list", headers={"Cookie": page.cookie}, token=None).status == 401
+
+
+def test_a_link_on_a_page_of_another_server(page: Page) -> None:
+    """Browsers do not send a strict cookie along a redirect that a foreign page led to: a page comes in between."""
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    answer = page.ask("GET", f'/?q="><script>&token={TOKEN}', headers=headers, token=None)
+    assert answer.status == 200
+    assert "set-cookie" in answer.headers
+    assert answer.headers["cache-control"] == "no-store"
+    assert b'content="0; url=/?q=%22%3E%3Cscript%3E"' in answer.body
+    assert TOKEN.encode() not in answer.body
+
+
+def test_a_browser_is_started_without_the_token(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with showing(made, open_browser=True) as page:
+        assert TOKEN not in opened[0]
+        path = opened[0].removeprefix(page.running.url)
+        assert "set-cookie" in page.ask("GET", path, token=None).headers
+        assert page.ask("GET", path, token=None).status == 401  # it works once
+    monkeypatch.setattr("paceline.view.page.session.TICKET_SECONDS", 0.0)
+    with showing(made, open_browser=True) as page:
+        assert page.ask("GET", opened[1].removeprefix(page.running.url), token=None).status == 401
+    with showing(made, open_browser=True, token=False) as page:
+        assert opened[2] == page.running.url
 
 
 @pytest.mark.parametrize(
