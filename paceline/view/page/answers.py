@@ -32,12 +32,13 @@ def state_of(request: Request) -> PageState:
     return state
 
 
-def answering(work: Work) -> Endpoint:
+def answering(work: Work, *, slow: bool = False) -> Endpoint:
     """The route whose answer `work` computes: a Response, or something that becomes JSON."""
 
     async def endpoint(request: Request) -> Response:
         state = state_of(request)
-        return await state.in_thread(_answer, work, state, request)
+        run = state.in_slow_thread if slow else state.in_thread
+        return await run(_answer, work, state, request)
 
     return endpoint
 

@@ -28,8 +28,11 @@ PING_SECONDS = 10.0
 MOST_STREAMS = 100
 MOST_LOG_BYTES = 256 << 10
 """Of one log in one event."""
+MOST_LOGS = 256
+"""That one tab follows; the page does not ask for more."""
 
 Id = Annotated[str, Meta(max_length=64)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
 
 
 class SeriesWish(Struct):
@@ -39,15 +42,15 @@ class SeriesWish(Struct):
     metrics: Annotated[list[Annotated[str, Meta(max_length=1000)]], Meta(max_length=100)]
     x: Axis = "step"
     smooth: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    cursor: Annotated[int, Meta(ge=0)] = 0
+    cursor: Count = 0
 
 
 class LogWish(Struct):
     """A rank whose output a tab follows."""
 
     run: Id
-    rank: Annotated[int, Meta(ge=0)]
-    offset: Annotated[int, Meta(ge=0)] = 0
+    rank: Count
+    offset: Count = 0
 
 
 class Wishes(Struct):
@@ -56,15 +59,15 @@ class Wishes(Struct):
     known_list: str = ""
     """The cursor of the list; empty: the tab does not show it."""
     series: Annotated[list[SeriesWish], Meta(max_length=30)] = []
-    logs: Annotated[list[LogWish], Meta(max_length=64)] = []
+    logs: Annotated[list[LogWish], Meta(max_length=MOST_LOGS)] = []
 
 
 class _Position(Struct, array_like=True):
     """The id of an event: how far list, curves and logs have come."""
 
-    known_list: str
-    series: list[int]
-    logs: list[int]
+    known_list: Annotated[str, Meta(max_length=100)]
+    series: list[Count]
+    logs: list[Count]
 
 
 class Stream:
@@ -82,9 +85,9 @@ class Stream:
             if len(position.series) == len(series) and len(position.logs) == len(logs):
                 self._wishes.known_list = position.known_list if self._wishes.known_list else ""
                 for wish, cursor in zip(series, position.series, strict=True):
-                    wish.cursor = max(cursor, 0)
+                    wish.cursor = cursor
                 for follow, offset in zip(logs, position.logs, strict=True):
-                    follow.offset = max(offset, 0)
+                    follow.offset = offset
 
     async def events(self) -> AsyncIterator[bytes]:
         """Until the server ends; that the tab is gone is noticed by whoever sends them."""

@@ -30,7 +30,7 @@ _LOOK_SECONDS = 0.25
 _REMOTE_LOOK_SECONDS = 5.0
 _IDLE_SECONDS = 3.0
 """Nobody looks at the list for that long: it is not kept up to date until somebody does."""
-_THREADS = 8
+_THREADS, _SLOW_THREADS = 8, 8
 
 
 class PageState:
@@ -57,6 +57,7 @@ class PageState:
         self._look_seconds = _REMOTE_LOOK_SECONDS if isinstance(place, str) else _LOOK_SECONDS
         self._asked = time.monotonic()
         self._threads = ThreadPoolExecutor(_THREADS, "paceline-page")
+        self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS, "paceline-page-slow")
 
     def close(self) -> None:
         """Called by the server when it ends, in its loop."""
@@ -65,16 +66,21 @@ class PageState:
     def end(self) -> None:
         """Called when all requests are answered."""
         self.importances.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._slow_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do what reads files, or takes long, where it keeps nobody waiting."""
+        """Do what reads files where it does not hold up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def in_slow_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """The same for what may take seconds or minutes: the list and the curves of others do not wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._slow_threads, work, *arguments)
 
     def soon(self, work: Callable[[], Any]) -> None:
         """Do it in a thread, and do not wait for it; if the server is ending, at once."""
         try:
-            self._threads.submit(work)
+            self._slow_threads.submit(work)
         except RuntimeError:
             work()
 

@@ -27,7 +27,7 @@ def routes(page: Page) -> list[tuple[str, set[str]]]:
     found = []
     for route in app.routes:
         value = search if "search" in route.path else id
-        path = route.path.replace("{id}", value).replace("{number:int}", "1").replace("{name}", "page.js")
+        path = route.path.replace("{id}", value).replace("{number}", "1").replace("{name}", "page.js")
         assert "{" not in path, "a route with a parameter that this test does not know"
         found.append((path, set(route.methods)))
     assert {"/", "/healthz", "/api/list", "/api/live"} <= {path for path, _ in found}

@@ -8,7 +8,9 @@ import math
 import os
 import shutil
 import tarfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -286,6 +288,35 @@ class TestCheckpoints:
         shutil.move(folder, elsewhere)
         folder.symlink_to(elsewhere)
         refused()
+
+    def test_nobody_waits_for_large_ones(self, own_page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+        go_on = threading.Event()
+        monkeypatch.setattr(Checkpoint, "verify", lambda checkpoint: go_on.wait())
+        run = one(own_page, "run", name="good")
+        number = next(each["number"] for each in own_page.get(f"run/{run['id']}/checkpoints") if each["kept"])
+        verify = f"/api/run/{run['id']}/checkpoints/{number}/verify"
+        with ThreadPoolExecutor(20) as clients:
+            asked = [clients.submit(own_page.ask, "POST", verify) for _ in range(20)]
+            try:
+                own_page.get("list")
+                own_page.get(f"run/{run['id']}")
+            finally:
+                go_on.set()
+            assert [each.result().json["ok"] for each in asked] == [True] * 20
+
+    def test_numbers_that_are_none(self, own_page: Page) -> None:
+        run = one(own_page, "run", name="good")
+        for number in ("9" * 5000, "9" * 18, "-1", "x", "%C2%B2"):
+            assert own_page.ask("GET", f"/api/run/{run['id']}/checkpoints/{number}/download").status == 404
+            assert own_page.ask("POST", f"/api/run/{run['id']}/checkpoints/{number}/verify").status == 404
+
+    def test_a_run_that_disappears_from_the_list(self, own_page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+        state = own_page.running._server.config.app.state.page  # type: ignore[union-attr]
+        run = one(own_page, "run", name="good")
+        number = next(each["number"] for each in own_page.get(f"run/{run['id']}/checkpoints") if each["kept"])
+        monkeypatch.setattr(state.listing, "line", {}.__getitem__)
+        assert own_page.ask("GET", f"/api/run/{run['id']}/checkpoints/{number}/download").status == 404
+        assert state.downloads == 0
 
     def test_few_at_a_time(self, own_page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(checkpoint_routes, "MOST_DOWNLOADS", 0)

@@ -19,6 +19,7 @@ from paceline.view.page.tar import TarStream
 from paceline.web.problem import RETRY, Problem
 
 MOST_DOWNLOADS = 4
+_MOST_DIGITS = 18
 
 
 def checkpoints(state: PageState, request: Request) -> Any:
@@ -41,25 +42,23 @@ async def download(request: Request) -> Response:
         return problem_answer(Problem(503, f"{MOST_DOWNLOADS} downloads are under way already.", headers=RETRY))
     state.downloads += 1
     try:
-        opened = await state.in_thread(_opened, state, request)
+        opened = await state.in_slow_thread(_opened, state, request)
     except BaseException:
         state.downloads -= 1
         raise
     if isinstance(opened, Problem):
         state.downloads -= 1
         return problem_answer(opened)
-    tar = opened
+    tar, name = opened
 
     async def pieces() -> AsyncIterator[bytes]:
-        while request.method != "HEAD" and (piece := await state.in_thread(tar.read)):
+        while request.method != "HEAD" and (piece := await state.in_slow_thread(tar.read)):
             yield piece
 
     def end() -> None:
         state.downloads -= 1
         state.soon(tar.close)
 
-    trial = state.line(request.path_params["id"]).trial_id
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{trial}-{_folder(request)}")
     headers = {
         "content-length": str(tar.length),
         "content-disposition": f'attachment; filename="{name}.tar"',
@@ -68,9 +67,13 @@ async def download(request: Request) -> Response:
     return Streamed(pieces(), end, media_type="application/x-tar", headers=headers)
 
 
-def _opened(state: PageState, request: Request) -> TarStream | Problem:
+def _opened(state: PageState, request: Request) -> tuple[TarStream, str] | Problem:
+    """The file, and what it is called."""
     try:
-        return TarStream(_chosen(state, request).path, state.filesystem, folder=_folder(request))
+        chosen, folder = _chosen(state, request), _folder(request)
+        trial = state.line(request.path_params["id"]).trial_id
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{trial}-{folder}")
+        return TarStream(chosen.path, state.filesystem, folder=folder), name
     except Problem as problem:
         return problem
     except (CheckpointError, OSError) as error:
@@ -79,7 +82,7 @@ def _opened(state: PageState, request: Request) -> TarStream | Problem:
 
 def _chosen(state: PageState, request: Request) -> CheckpointFacts:
     """The checkpoint of the run's records that has the number. Its path is not made from what the client sent."""
-    number = request.path_params["number"]
+    number = _number(request)
     facts = state.facts(request.path_params["id"])
     found = next((each for each in facts.checkpoints if each.number == number and each.kept), None)
     if found is None:
@@ -87,12 +90,20 @@ def _chosen(state: PageState, request: Request) -> CheckpointFacts:
     return found
 
 
+def _number(request: Request) -> int:
+    """Not converted by the route, which fails for thousands of digits."""
+    given = request.path_params["number"]
+    if not given.isdecimal() or len(given) > _MOST_DIGITS:
+        raise Problem(404, "This is not the number of a checkpoint.")
+    return int(given)
+
+
 def _folder(request: Request) -> str:
-    return f"checkpoint_{request.path_params['number']:06d}"
+    return f"checkpoint_{_number(request):06d}"
 
 
 ROUTES = [
     Route("/api/run/{id}/checkpoints", answering(checkpoints)),
-    Route("/api/run/{id}/checkpoints/{number:int}/verify", answering(verify), methods=["POST"]),
-    Route("/api/run/{id}/checkpoints/{number:int}/download", download),
+    Route("/api/run/{id}/checkpoints/{number}/verify", answering(verify, slow=True), methods=["POST"]),
+    Route("/api/run/{id}/checkpoints/{number}/download", download),
 ]

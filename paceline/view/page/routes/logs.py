@@ -98,5 +98,5 @@ def _positions(given: str) -> dict[int, int]:
 ROUTES = [
     Route("/api/logs", answering(part)),
     Route("/api/logs/merged", answering(merged_ranks)),
-    Route("/api/logs/search", answering(search)),
+    Route("/api/logs/search", answering(search, slow=True)),
 ]

@@ -102,9 +102,9 @@ def _check_may_ask(state: PageState) -> None:
 
 ROUTES = [
     Route("/api/run/{id}", answering(facts)),
-    Route("/api/run/{id}/stop", answering(stop), methods=["POST"]),
-    Route("/api/run/{id}/stacks", answering(stacks), methods=["POST"]),
+    Route("/api/run/{id}/stop", answering(stop, slow=True), methods=["POST"]),
+    Route("/api/run/{id}/stacks", answering(stacks, slow=True), methods=["POST"]),
     Route("/api/run/{id}/ranks", answering(ranks)),
-    Route("/api/run/{id}/report", answering(report)),
+    Route("/api/run/{id}/report", answering(report, slow=True)),
     Route("/api/series", answering(series)),
 ]
