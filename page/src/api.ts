@@ -66,6 +66,9 @@ export interface CheckpointFacts {
   score: number | null;
   size: number;
   kept: boolean;
+  damaged: boolean;
+  /** The run did not delete it, but it is not there. */
+  missing: boolean;
   time: number | null;
 }
 

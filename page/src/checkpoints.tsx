@@ -1,7 +1,7 @@
 // The checkpoints of a run: score, size, whether their bytes are intact, and a copy of one.
 
 import { useState } from "preact/hooks";
-import { address, post, type Entry, type Facts } from "./api";
+import { address, post, type CheckpointFacts, type Entry, type Facts } from "./api";
 import { bytes, moment, number } from "./format";
 import { Empty } from "./ui";
 
@@ -44,7 +44,7 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
               {scored ? <td class="right">{number(each.score)}</td> : null}
               <td class="right">{bytes(each.size)}</td>
               <td>{each.time ? moment(each.time) : "–"}</td>
-              <td>{each.kept ? <Checked verdict={verdicts[each.number]} /> : <span class="faint">deleted</span>}</td>
+              <td>{each.kept ? <Checked verdict={verdicts[each.number]} /> : <Gone facts={each} />}</td>
               <td class="doing">
                 {each.kept ? (
                   <>
@@ -72,6 +72,12 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
       </table>
     </div>
   );
+}
+
+/** A checkpoint that the run itself deleted is no cause for concern; others are. */
+function Gone({ facts }: { facts: CheckpointFacts }) {
+  if (facts.damaged) return <span class="bad">damaged, put aside</span>;
+  return facts.missing ? <span class="bad">missing</span> : <span class="faint">deleted</span>;
 }
 
 function Checked({ verdict }: { verdict: Verdict | undefined }) {

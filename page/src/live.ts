@@ -50,7 +50,7 @@ export const reconnections = signal(0);
 
 const SETTLE_MS = 150;
 const SILENCE_MS = 40_000;
-const HIDDEN_MS = 60_000;
+const HIDDEN_MS = 5_000;
 const RETRY_MS = 2_000;
 
 let source: EventSource | null = null;
@@ -75,6 +75,7 @@ export function rethink(): void {
 }
 
 function open(): void {
+  if (document.hidden) return; // a tab that was opened in the background; it is called again when somebody looks
   source?.close();
   subscribed = identity();
   const [series, logs] = [wishes.series(), wishes.logs()];

@@ -16,6 +16,8 @@ const PART_BYTES = 262_144;
 /** Lines that are kept; the oldest are dropped, and can be loaded again. */
 const MOST_LINES = 100_000;
 const NEAR = 40;
+/** Ranks whose output one stream brings; the server rejects more. */
+const MOST_FOLLOWED = 256;
 
 interface Line {
   rank: number;
@@ -158,7 +160,7 @@ let shownLog: Log | null = null;
 wishes.logs = () => {
   const log = shownLog;
   if (!log || log.loading || log.jumped) return [];
-  return log.ranks.map((rank) => ({ run: log.run, rank, offset: log.ends.get(rank) ?? 0 }));
+  return log.ranks.slice(0, MOST_FOLLOWED).map((rank) => ({ run: log.run, rank, offset: log.ends.get(rank) ?? 0 }));
 };
 
 wishes.text = (event) => {
@@ -251,6 +253,7 @@ function LogView({ entry, log, ranks, choice }: { entry: Entry; log: Log; ranks:
           {counted(log.lines.length, "line")}
           {log.size ? ` of ${bytes(log.size)}` : ""}
           {log.older ? ", scroll up for more" : ""}
+          {log.ranks.length > MOST_FOLLOWED ? `, only the first ${MOST_FOLLOWED} ranks are followed` : ""}
         </span>
       </div>
       {log.error ? <Problem error={log.error} /> : null}

@@ -13,6 +13,8 @@ const PIXELS = 800;
 const MOST_POINTS = 8 * PIXELS;
 const TOGETHER_MS = 20;
 const RESTING_MS = 150;
+/** Lines that are kept, also those that no chart shows at the moment. */
+const MOST_LINES = 1_000;
 const METRICS_PER_REQUEST = 20;
 /** A run that has ended may still have rows on the way. */
 const LATE_MS = 10_000;
@@ -71,8 +73,9 @@ const key = (run: string, metric: string, axis: Axis): string => `${run}\n${axis
 
 export function lineOf(run: string, metric: string, axis: Axis): Line {
   const name = key(run, metric, axis);
-  let line = lines.get(name);
-  if (!line) lines.set(name, (line = new Line(run, metric, axis)));
+  const line = lines.get(name) ?? new Line(run, metric, axis);
+  lines.delete(name);
+  lines.set(name, line); // the ones that were shown last are at the end
   return line;
 }
 
@@ -83,8 +86,17 @@ export function use(line: Line): () => void {
   rethink();
   return () => {
     line.users--;
+    makeRoom();
     rethink();
   };
+}
+
+/** Whoever looks at thousands of runs in one tab has the ones of long ago fetched again. */
+function makeRoom(): void {
+  for (const [name, line] of lines) {
+    if (lines.size <= MOST_LINES) return;
+    if (!line.users) lines.delete(name);
+  }
 }
 
 /** See to it that the line is there, with this smoothing. Complete lines are smoothed here, without a request. */

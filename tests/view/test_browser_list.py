@@ -82,6 +82,19 @@ def test_the_link_works_from_pages_of_others(server: Any, tab_of: Open) -> None:
     assert "token" not in tab.page.url
 
 
+def test_a_tab_in_the_background_holds_no_connection(server: Any, tab_of: Open) -> None:
+    """A browser gives a server six connections. Six runs opened in the background would leave none for the seventh."""
+    tab = tab_of(server)
+    tab.page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen, configurable: true})")
+    tab.page.goto(server.link)
+    expect(tab.row("first")).to_be_visible()  # it has loaded
+    tab.drawn()
+    assert not tab.asked_for("^/api/live")
+    tab.page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(tab.find(".live.open")).to_be_visible()
+    assert tab.asked_for("^/api/live")
+
+
 def test_filter_order_and_status(server: Any, tab_of: Open) -> None:
     tab = tab_of(server)
     tab.open()

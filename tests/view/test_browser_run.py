@@ -18,9 +18,12 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
+from paceline.run.records import CheckpointCommitted, CheckpointRetired
+from paceline.storage.run_dir import RunDir
 from paceline.train import DataParallelTrainer
 from paceline.view import dash
 from tests.view.browsing import PATIENCE_MS, Tab
+from tests.view.journals import STARTED, attempt, header, row, write
 from tests.web.client import until
 
 Open = Callable[..., Tab]
@@ -250,3 +253,27 @@ def test_checkpoints_are_verified_and_downloaded(tmp_path: Path, show: Any, tab_
     download.value.save_as(archive)
     with tarfile.open(archive) as tar:
         assert tar.getnames()
+
+
+def test_many_ranks_and_checkpoints_that_are_gone(tmp_path: Path, show: Any, tab_of: Open) -> None:
+    run = tmp_path / "wide" / "run"
+    saved = [CheckpointCommitted(number=number, iteration=number, time=STARTED) for number in (1, 2, 3)]
+    gone = [CheckpointRetired(number=1), CheckpointRetired(number=2, reason="damaged")]
+    write(run, [header("wide"), attempt(), row(1, {"loss": 1.0}), *saved, *gone])
+    logs = [RunDir(run).log(rank) for rank in range(100)]
+    logs[0].parent.mkdir()
+    for rank, log in enumerate(logs):
+        log.write_text(f"rank {rank} has begun\n")
+    tab = tab_of(show(tmp_path))
+    tab.open()
+    tab.go_to("wide")
+    tab.page.get_by_role("tab", name="Logs").click()
+    tab.page.get_by_label("Rank", exact=True).select_option("all")
+    expect(tab.find(".text .line", has_text="rank 99 has begun")).to_be_visible()
+    with logs[99].open("a") as log:
+        log.write("rank 99 goes on\n")
+    expect(tab.find(".text .line", has_text="rank 99 goes on")).to_be_visible()
+    tab.page.get_by_role("tab", name="Checkpoints").click()
+    expect(tab.find("table.plain tbody tr td:nth-last-child(2)")).to_have_text(
+        ["missing", "damaged, put aside", "deleted"]
+    )
