@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from paceline.air.errors import PacelineError
+from paceline.air.secrets import without_credentials
 from paceline.storage.run_dir import resolve_storage
 from paceline.view.catalog import Catalog, run_facts
 from paceline.view.facts import RunFacts
@@ -38,7 +39,7 @@ class PageState:
 
     def __init__(self, path: str, filesystem: Any = None, *, read_only: bool = False) -> None:
         place = resolve_storage(path)
-        self.root = str(place)
+        self.root = without_credentials(place) if isinstance(place, str) else str(place)
         self.filesystem = filesystem
         self.read_only = read_only
         self.started = time.time()

@@ -13,9 +13,15 @@ import pytest
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal_parts import JournalParts
 from paceline.view.page import curves, state
+from paceline.view.page.start import PageServer
 from tests.view.journals import attempt, header, row, write
 from tests.view.page.conftest import fit
 from tests.view.page.paging import Page, showing
+
+
+def routes(running: PageServer) -> list[str]:
+    return [route.path for route in running._server.config.app.routes]  # type: ignore[union-attr]
+
 
 BUCKET = "memory://page-bucket"
 
@@ -64,3 +70,22 @@ def test_a_run_that_grows(page: Page, tmp_path: Path) -> None:
         write(tmp_path, [row(2, {"loss": 0.5})])
         parts.push()
         assert events.next("rows")["series"]["loss"]["y"] == [0.5]
+
+
+def test_credentials_in_the_address() -> None:
+    address = "memory://someone:canary@other-bucket"
+    fit(address, "good")  # type: ignore[arg-type]
+    try:
+        with showing(address) as page:
+            (entry,) = page.entries().values()
+            number = next(each["number"] for each in page.get(f"run/{entry['id']}/checkpoints") if each["kept"])
+            for route in routes(page.running):
+                path = route.replace("{id}", entry["id"]).replace("{number}", str(number)).replace("{name}", "x")
+                if path != "/api/live":
+                    answer = page.ask("GET", path)
+                    assert b"canary" not in answer.body, path
+            assert page.ask("POST", f"/api/run/{entry['id']}/checkpoints/{number}/verify").json["ok"]
+            assert entry["path"] == page.get(f"run/{entry['id']}")["summary"]["path"].partition("other-bucket/")[2]
+            assert "canary" not in repr(page.running)
+    finally:
+        fsspec.filesystem("memory").rm("/someone:canary@other-bucket", recursive=True)

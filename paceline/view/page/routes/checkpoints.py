@@ -6,12 +6,14 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.errors import CheckpointError
+from paceline.air.secrets import without_credentials
 from paceline.view.facts import CheckpointFacts
 from paceline.view.page.answers import Streamed, answering, problem_answer, state_of
 from paceline.view.page.state import PageState
@@ -23,7 +25,12 @@ _MOST_DIGITS = 18
 
 
 def checkpoints(state: PageState, request: Request) -> Any:
-    return state.facts(request.path_params["id"]).checkpoints
+    return shown(state.facts(request.path_params["id"]).checkpoints)
+
+
+def shown(found: list[CheckpointFacts]) -> list[CheckpointFacts]:
+    """Without the credentials that the address of their storage may have."""
+    return [msgspec.structs.replace(each, path=without_credentials(each.path)) for each in found]
 
 
 def verify(state: PageState, request: Request) -> Any:

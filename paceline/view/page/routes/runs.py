@@ -15,6 +15,7 @@ from paceline.run.requests import request_stacks, request_stop
 from paceline.view.logs import ranks_of
 from paceline.view.page.answers import answering, number, packed_answer, text, whole
 from paceline.view.page.curves import Axis, curves
+from paceline.view.page.routes.checkpoints import shown
 from paceline.view.page.state import PageState
 from paceline.view.report_html import run_report, search_report
 from paceline.web.problem import Problem
@@ -28,6 +29,7 @@ def facts(state: PageState, request: Request) -> Any:
     series = state.curves.get(place)
     return {
         **msgspec.structs.asdict(found),
+        "checkpoints": shown(found.checkpoints),
         "id": id,
         "kind": line.kind,
         "parent": line.parent,
