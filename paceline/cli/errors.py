@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from paceline.air.errors import (
     CheckpointCorruptError,
     ConfigError,
@@ -28,5 +30,7 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, CheckpointCorruptError | JournalCorruptError):
         return DAMAGED
     if isinstance(error, ConfigError | RunNotFoundError | FileNotFoundError | NotADirectoryError):
+        return USAGE
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):  # nothing can be there
         return USAGE
     return FAILED

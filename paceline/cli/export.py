@@ -116,6 +116,8 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
     """A file that appears when it is complete."""
     if path.is_dir():
         raise CommandError(f"{path} is a directory: name a file.", USAGE)
+    if not path.parent.is_dir():
+        raise CommandError(f"The directory {path.parent} does not exist: make it, or name another file.", USAGE)
     if os.path.lexists(path) and not force:
         raise CommandError(f"{path} exists already: give another name with -o, or --force to replace it.", USAGE)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")

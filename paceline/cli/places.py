@@ -26,7 +26,7 @@ def place(given: str) -> str:
     if "://" in given or os.path.lexists(os.path.expanduser(given)):
         return given
     below = default_storage_root() / given
-    return str(below) if not os.path.isabs(given) and below.exists() else given
+    return str(below) if not os.path.isabs(given) and os.path.exists(below) else given
 
 
 def found_at(given: str) -> Found:

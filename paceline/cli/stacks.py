@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 
 from paceline.air.words import printable
+from paceline.cli.arguments import seconds
+from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.output import add_format, heading, write, write_csv, write_json
-from paceline.cli.places import add_path, live_at
+from paceline.cli.places import add_path, live_at, shown_place
 from paceline.run.requests import request_stacks
 
 DESCRIPTION = """\
@@ -19,14 +21,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "a live run or trial")
     parser.add_argument("--rank", type=int, action="append", metavar="N", help="only this rank; may be repeated")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="for the answer (default: %(default)s)"
+        "--timeout", type=seconds, default=10.0, metavar="S", help="for the answer (default: %(default)s)"
     )
     add_format(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     """Ask, and print the answer."""
-    stacks = request_stacks(live_at(given.path).path, timeout_s=given.timeout)
+    path = live_at(given.path).path
+    stacks = request_stacks(path, timeout_s=given.timeout)
+    missing = [rank for rank in given.rank or [] if rank not in stacks]
+    if missing:
+        there_are = f"there are ranks {', '.join(map(str, stacks))}" if stacks else "no rank has started yet"
+        raise CommandError(f"{shown_place(path)} has no rank {missing[0]}: {there_are}.", USAGE)
     rows = [{"rank": rank, "stack": text} for rank, text in stacks.items() if not given.rank or rank in given.rank]
     if given.format == "json":
         write_json(rows)

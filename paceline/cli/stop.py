@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from paceline.cli.arguments import seconds
 from paceline.cli.output import add_format, write, write_csv, write_json
 from paceline.cli.places import add_path, is_alive, live_at, shown_place
 from paceline.run.requests import request_stop
@@ -20,7 +21,7 @@ _POLL_S = 0.2
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "a live run, trial or search")
     parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="S", help="for the answer (default: %(default)s)"
+        "--timeout", type=seconds, default=10.0, metavar="S", help="for the answer (default: %(default)s)"
     )
     parser.add_argument("--wait", action="store_true", help="return when the run has ended")
     add_format(parser)

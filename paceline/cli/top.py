@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline.air.words import counted, size_text
+from paceline.cli.arguments import seconds
 from paceline.cli.ls import progress_text, run_row
 from paceline.cli.output import (
     add_format,
@@ -55,7 +56,7 @@ COLUMNS = [
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print once and end")
     parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="S", help="between two looks (default: %(default)s)"
+        "--interval", type=seconds, default=2.0, metavar="S", help="between two looks (default: %(default)s)"
     )
     parser.add_argument(
         "--ranks", action="store_true", help=f"list every rank, also if there are more than {MOST_RANKS}"
@@ -192,13 +193,3 @@ def _quits_within(seconds: float) -> bool:
             if key in (b"q", b"Q", b""):
                 return True
     return False
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
-    return seconds

@@ -72,6 +72,14 @@ def test_a_path_that_does_not_exist_is_one_sentence_and_code_2(name: str, cli: C
     assert "\x1b" not in said.err
 
 
+@pytest.mark.parametrize("name", ["ls", "show", "best", "logs", "stop", "stacks", "verify", "gc", "dash"])
+def test_paths_that_cannot_be(name: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for path in ("a" * 5000, tmp_path / ("a" * 300), tmp_path / "circle"):
+        said = cli(name, path)
+        assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1), said
+
+
 @pytest.mark.parametrize("name", ["ls", "show", "best", "export", "stop", "stacks", "verify", "gc"])
 def test_an_empty_directory_and_a_file_hold_no_runs(name: str, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()

@@ -155,3 +155,9 @@ class _Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open_elements.pop() == tag
+
+
+def test_a_directory_that_does_not_exist(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    said = cli("export", runs.finished, "--to", "csv", "-o", tmp_path / "no" / "out.csv")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"paceline: The directory {tmp_path / 'no'} does not exist: make it, or name another file.\n"

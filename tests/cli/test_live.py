@@ -31,6 +31,9 @@ def test_stacks_of_every_rank(runs: Runs, cli: Cli) -> None:
 
 
 def test_a_directory_with_one_live_run_is_enough(runs: Runs, cli: Cli) -> None:
+    other = cli("stacks", runs.live, "--rank", "7")
+    assert (other.code, other.out) == (2, "")
+    assert "has no rank 7: there are ranks 0, 1." in other.err
     assert cli("stacks", Path(runs.live).parent).code == 0
     assert cli("stacks", runs.root).code == 0
 
@@ -161,3 +164,11 @@ def test_top_in_a_terminal_renews_its_picture_until_q(runs: Runs) -> None:
         process.wait()
         os.close(leader)
     assert b"\x1b[?1049l" in said, "the screen is as it was"
+
+
+@pytest.mark.parametrize("name", ["stop", "stacks"])
+@pytest.mark.parametrize("timeout", ["nan", "inf", "-5", "0", "soon"])
+def test_a_timeout_that_would_not_end(name: str, timeout: str, runs: Runs, cli: Cli) -> None:
+    said = cli(name, runs.finished, f"--timeout={timeout}")
+    assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1), said
+    assert "number of seconds" in said.err
