@@ -144,6 +144,12 @@ export interface LogHit {
   text: string;
 }
 
+export interface LogHits {
+  hits: LogHit[];
+  /** The logs were searched to their end, and all hits are here. */
+  complete: boolean;
+}
+
 export interface Rank {
   rank: number;
   [measured: string]: number | string | null;

@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { get, Refused, type Entry, type LogHit, type LogPart, type MergedLogs } from "./api";
+import { get, Refused, type Entry, type LogHits, type LogPart, type MergedLogs } from "./api";
 import { bytes, counted, number } from "./format";
 import { useKeys } from "./keys";
 import { rethink, wishes, type LogsEvent } from "./live";
@@ -290,18 +290,18 @@ function LogView({ entry, log, ranks, choice }: { entry: Entry; log: Log; ranks:
 
 /** Searches whole logs on the server, also what is not loaded here. */
 function Finder({ run, choice, words }: { run: string; choice: string; words: string }) {
-  const [hits, setHits] = useState<LogHit[] | null>(null);
+  const [found, setFound] = useState<LogHits | null>(null);
   const [error, setError] = useState<unknown>(null);
   const [text, setText] = useState(words);
   useEffect(() => {
     setError(null);
-    if (!words) return setHits(null);
+    if (!words) return setFound(null);
     const abort = new AbortController();
-    get<LogHit[]>(
+    get<LogHits>(
       "logs/search",
       { run, q: words, rank: choice === "all" ? null : choice, limit: 200 },
       abort.signal,
-    ).then(setHits, (refused: unknown) => {
+    ).then(setFound, (refused: unknown) => {
       if (refused instanceof Refused) setError(refused);
     });
     return () => abort.abort();
@@ -324,11 +324,13 @@ function Finder({ run, choice, words }: { run: string; choice: string; words: st
         }}
       />
       {error ? <Problem error={error} /> : null}
-      {hits ? (
+      {found ? (
         <details class="menu" open>
-          <summary>{hits.length === 200 ? "200 or more found" : `${number(hits.length)} found`}</summary>
+          <summary>
+            {number(found.hits.length)} found{found.complete ? "" : ", but not everything was searched"}
+          </summary>
           <div class="menu-body hits">
-            {hits.map((hit) => (
+            {found.hits.map((hit) => (
               <button
                 key={`${hit.rank} ${hit.offset}`}
                 type="button"

@@ -25,6 +25,7 @@ from paceline.view import dash
 from paceline.view.catalog import find, run_facts
 from paceline.view.decimate import ema
 from paceline.view.page.routes import checkpoints as checkpoint_routes
+from paceline.view.page.routes import logs as log_routes
 from tests.view.journals import attempt, header, row, write
 from tests.view.page.conftest import HOSTILE
 from tests.view.page.paging import Page, showing
@@ -360,17 +361,27 @@ class TestLogs:
 
     def test_search(self, own_page: Page, logged: RunDir) -> None:
         id = one(own_page, "run", name="good")["id"]
-        hits = own_page.get("logs/search", run=id, q="LINE 7 <IMG")
+        hits = own_page.get("logs/search", run=id, q="LINE 7 <IMG")["hits"]
         assert [(hit["rank"], hit["text"]) for hit in hits] == [
             (rank, f"rank {rank} line 7 {HOSTILE}") for rank in (0, 1)
         ]
         jump = own_page.get("logs", run=id, rank=1, start=hits[1]["offset"])
         assert jump["text"].startswith("rank 1 line 7 ")
-        assert len(own_page.get("logs/search", run=id, q="line", limit=5)) == 5
-        assert len(own_page.get("logs/search", run=id, q="line [0-9]+5 ", regex=1, rank=0)) == 9
-        assert own_page.get("logs/search", run=id, q="(a+)+$" + "a" * 40, regex=1) == []
+        some = own_page.get("logs/search", run=id, q="line", limit=5)
+        assert (len(some["hits"]), some["complete"]) == (5, False)
+        everything = own_page.get("logs/search", run=id, q="line [0-9]+5 ", regex=1, rank=0)
+        assert (len(everything["hits"]), everything["complete"]) == (9, True)
+        nothing = own_page.get("logs/search", run=id, q="(a+)+$" + "a" * 40, regex=1)
+        assert nothing == {"hits": [], "complete": True}
         assert "regular expression" in own_page.refused("logs/search", 400, run=id, q="(", regex=1)
         own_page.refused("logs/search", 400, run=id, q="")
+
+    def test_a_search_that_takes_too_long_says_so(
+        self, own_page: Page, logged: RunDir, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_routes, "SEARCH_SECONDS", 0.0)
+        id = one(own_page, "run", name="good")["id"]
+        assert own_page.get("logs/search", run=id, q="line 7") == {"hits": [], "complete": False}
 
     def test_a_link_instead_of_a_log(self, own_page: Page, logged: RunDir, tmp_path: Path) -> None:
         secret = tmp_path / "secret"

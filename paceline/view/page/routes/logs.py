@@ -19,7 +19,7 @@ from paceline.web.problem import Problem
 MOST_BYTES = 4 << 20
 MOST_HITS = 1_000
 SEARCH_SECONDS = 10.0
-"""A search through longer logs ends with what it has found by then."""
+"""A search through longer logs ends with what it has found by then, and says so."""
 _LINES_AT_ONCE = 5_000
 _LONGEST_HIT = 2_000
 
@@ -57,12 +57,15 @@ def search(state: PageState, request: Request) -> Any:
     lines = merged(state.place(text(request, "run")), _ranks(request, "rank"), filesystem=state.filesystem)
     hits: list[dict[str, Any]] = []
     deadline = time.monotonic() + SEARCH_SECONDS
-    while len(hits) < limit and time.monotonic() < deadline and (some := list(itertools.islice(lines, _LINES_AT_ONCE))):
+    complete = False
+    while len(hits) < limit and time.monotonic() < deadline and not complete:
+        some = list(itertools.islice(lines, _LINES_AT_ONCE))
+        complete = len(some) < _LINES_AT_ONCE
         hits += [
             {"rank": line.rank, "offset": line.start, "time": line.time, "text": line.text[:_LONGEST_HIT]}
             for line in _matching(some, wanted, is_pattern)
         ]
-    return hits[:limit]
+    return {"hits": hits[:limit], "complete": complete and len(hits) <= limit}
 
 
 def _matching(lines: Sequence[LogLine], wanted: str, is_pattern: bool) -> list[LogLine]:
