@@ -86,7 +86,10 @@ def _seen_by(bench: Bench, browser: Browser, peer: Viewer, data: Data) -> Seen:
     return seen
 
 
-_LISTED = {TensorBoard.name: "it shows all of them at once", MlflowUi.name: "it shows the first 100"}
+_LISTED = {
+    TensorBoard.name: "it lists all of them, ours the search as one line whose trials are loaded, too",
+    MlflowUi.name: "it lists the first 100",
+}
 _DRAWN = {
     TensorBoard.name: "it draws 1,000 points of each curve; a server for this run alone",
     MlflowUi.name: "it draws 320 points of each curve",

@@ -3,13 +3,15 @@
     python tools/browser.py            # find it, or download it; prints where it is
     python tools/browser.py --find     # only look
 
-Looked for in this order: PACELINE_CHROMIUM, the PATH, what was downloaded before, Debian's package unpacked in the
-user's cache, npm's @sparticuz/chromium in the same place.
+Looked for in this order: PACELINE_CHROMIUM, the PATH, Debian's package unpacked in the user's cache, npm's
+@sparticuz/chromium in the same place. What was downloaded before stays in use: Ubuntu, for example, has a program
+chromium-browser that only asks for a snap.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -51,13 +53,11 @@ def find() -> Browser | None:
     """A browser that is there already."""
     if given := os.environ.get("PACELINE_CHROMIUM"):
         return Browser(given)
-    for name in NAMES:
-        if path := shutil.which(name):
-            return Browser(path)
-    try:
-        return Browser(**json.loads((cache() / "browser.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    with contextlib.suppress(OSError, ValueError, TypeError):  # it is there only if the one on the PATH did not work
+        downloaded = Browser(**json.loads((cache() / "browser.json").read_text()))
+        if os.access(downloaded.executable, os.X_OK):
+            return downloaded
+    return next((Browser(path) for name in NAMES if (path := shutil.which(name))), None)
 
 
 def install() -> Browser:
