@@ -88,6 +88,17 @@ def filled(stored: Any, given: Any) -> Any:
     return stored
 
 
+def starred(stored: Any) -> Any:
+    """`stored` with ``***`` in the place of each masked value, for people to read."""
+    if _is_mask(stored):
+        return _STARS
+    if isinstance(stored, Mapping):
+        return {key: starred(item) for key, item in stored.items()}
+    if type(stored) in (list, tuple):
+        return type(stored)(starred(item) for item in stored)
+    return stored
+
+
 def is_secret_name(name: str) -> bool:
     """Whether text under this name is a secret: its last words say so."""
     if not name.lower().rstrip("-_./ ").endswith(_ENDINGS):  # quick, because nearly all names end here

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.air.metrics import flattened, nested_get
+from paceline.air.metrics import nested_get
 from paceline.cli.errors import FAILED, USAGE, CommandError
 from paceline.cli.output import add_format, number_text, write_csv, write_json, write_table
 from paceline.cli.places import add_path, broken, found_at, shown_place
@@ -16,6 +16,7 @@ from paceline.cli.table import Column, cell
 from paceline.run.found_runs import RunSummary
 from paceline.tune.experiment.summary import ExperimentSummary
 from paceline.view.catalog import run_facts
+from paceline.view.flat import flat
 
 DESCRIPTION = """\
 Ranks what is at PATH and prints the best, by default one. Of one run: the checkpoints that are kept. Of a search: its
@@ -57,7 +58,7 @@ def run(given: argparse.Namespace) -> int:
         raise CommandError(f"{given.path} does not say what is best: give {missing}.", USAGE)
     scored = [(value, row) for row in candidates.rows if (value := _number(row["metrics"], metric)) is not None]
     if not scored:
-        known = dict.fromkeys(name for row in candidates.rows for name in flattened(row["metrics"]))
+        known = dict.fromkeys(name for row in candidates.rows for name in flat(row["metrics"]))
         there = f"There are: {', '.join(list(known)[:20])}." if known else "Nothing was reported."
         raise CommandError(f"Nothing in {given.path} has a number for {metric!r}. {there}", USAGE if known else FAILED)
     ranked = sorted(scored, key=lambda each: each[0] if mode == "min" else -each[0])[: given.count]
@@ -123,7 +124,7 @@ def _write(rows: list[dict[str, Any]], metric: str) -> None:
                 "value": number_text(row["value"]),
                 "iteration": f"{row['iteration']:g}",
                 "path": cell(shown_place(row["path"])),
-                "params": " ".join(f"{cell(k)}={number_text(v)}" for k, v in flattened(row.get("params", {})).items()),
+                "params": " ".join(f"{cell(k)}={number_text(v)}" for k, v in flat(row.get("params", {})).items()),
             }
             for row in rows
         ],

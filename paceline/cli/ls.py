@@ -32,6 +32,7 @@ from paceline.run.found_runs import RunSummary, summary_of_run_dir
 from paceline.storage.run_dir import RunDir, default_storage_root, resolve_storage
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import Found
+from paceline.view.flat import flat
 
 DESCRIPTION = """\
 Lists runs and searches, newest first; of a search, its trials. Without PATH it lists the results directory
@@ -200,7 +201,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Cell]:
         "metric": cell(row.get("metric") or ""),
         "best": number_text(row.get("best")),
         "last": number_text(row.get("last")),
-        "params": " ".join(f"{cell(key)}={number_text(value)}" for key, value in row.get("params", {}).items()),
+        "params": " ".join(f"{cell(key)}={number_text(value)}" for key, value in flat(row.get("params", {})).items()),
         "age": age_text(row.get("started")),
         "size": short_size(row.get("size")),
     }

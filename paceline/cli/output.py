@@ -130,16 +130,16 @@ def csv_line(values: Sequence[Any]) -> str:
 
 def write_csv(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> None:
     """Rows as CSV, nested values as columns like "a/b"; the columns that are named come first."""
-    from paceline.air.metrics import flattened
+    from paceline.view.flat import flat
 
-    flat = [flattened(row) for row in rows]
+    lines = [flat(row) for row in rows]
     names = dict.fromkeys(
-        [*(name for name in first if any(name in row for row in flat)), *(k for row in flat for k in row)]
+        [*(name for name in first if any(name in row for row in lines)), *(k for row in lines for k in row)]
     )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([printable(name) for name in names])
-    writer.writerows([[_csv_cell(row.get(name)) for name in names] for row in flat])
+    writer.writerows([[_csv_cell(row.get(name)) for name in names] for row in lines])
     write(text.getvalue().rstrip("\n"))
 
 

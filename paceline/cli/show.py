@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paceline.air.metrics import flattened, nested_get
+from paceline.air.metrics import nested_get
 from paceline.air.words import counted, duration_text, printable
 from paceline.cli.ls import progress_text, run_row, search_row
 from paceline.cli.output import (
@@ -34,6 +34,7 @@ from paceline.run.root_cause import excerpt
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import run_facts
 from paceline.view.facts import RunFacts, users_config
+from paceline.view.flat import flat
 
 DESCRIPTION = """\
 Shows how a run or search is doing: its status, the error with the rank that caused it and your own lines of the
@@ -94,7 +95,7 @@ def run(given: argparse.Namespace) -> int:
     if given.format == "json":
         write_json(row)
     elif given.format == "csv":
-        write_csv([{"key": key, "value": value} for key, value in flattened(row).items()])
+        write_csv([{"key": key, "value": value} for key, value in flat(row).items()])
     return 0
 
 
@@ -114,7 +115,7 @@ def _show_run(facts: RunFacts, most: int | None) -> None:
     write_pairs(_about_run(facts))
     _show_error(facts)
     _section("Configuration", _limited(_config(facts), most))
-    _section("Last metrics", _limited(list(flattened(summary.reached.metrics).items()), most))
+    _section("Last metrics", _limited(list(flat(summary.reached.metrics).items()), most))
     _show_attempts(facts, most)
     _show_checkpoints(facts, most)
     _section("Warnings", [(f"{number + 1}", text) for number, text in enumerate(facts.warnings)])
@@ -172,7 +173,7 @@ def _show_error(facts: RunFacts) -> None:
 
 def _config(facts: RunFacts) -> list[tuple[str, Any]]:
     config = users_config(facts)
-    return [("", "not plain data, so it was not stored")] if config is None else list(flattened(config).items())
+    return [("", "not plain data, so it was not stored")] if config is None else list(flat(config).items())
 
 
 def _show_attempts(facts: RunFacts, most: int | None) -> None:
@@ -217,8 +218,8 @@ def _show_search(search: ExperimentSummary, row: Mapping[str, Any], most: int | 
     write_pairs(_about_search(search, row))
     best = search.best
     if best is not None:
-        _section(f"Best trial: {os.path.basename(best.path)}", list(flattened(best.params).items()))
-        _section("Its last metrics", _limited(list(flattened(best.reached.metrics).items()), most))
+        _section(f"Best trial: {os.path.basename(best.path)}", list(flat(best.params).items()))
+        _section("Its last metrics", _limited(list(flat(best.reached.metrics).items()), most))
     failed = [trial for trial in search.trials if trial.status == "failed"]
     _table("Failed trials", TRIALS, [_trial_cells(trial, row, with_error=True) for trial in failed], most)
     others = [trial for trial in _by_rank(search) if trial.status != "failed"]
@@ -245,7 +246,7 @@ def _trial_cells(trial: TrialSummary, row: Mapping[str, Any], with_error: bool =
         "status": status_cell(trial.status),
         "progress": progress_text(run_row(trial, trial.path, None)),
         "last": number_text(value),
-        "params": " ".join(f"{cell(key)}={number_text(each)}" for key, each in flattened(trial.params).items()),
+        "params": " ".join(f"{cell(key)}={number_text(each)}" for key, each in flat(trial.params).items()),
         "error": cell(trial.error.splitlines()[0] if trial.error else "") if with_error else "",
     }
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.air.metrics import flattened
+from paceline.view.flat import flat
 
 
 def aligned(values: Mapping[str, Mapping[str, Any] | None]) -> dict[str, dict[str, Any]]:
     """Key -> the value of each run that has it. Nested values are keys like "a/b", in the order of the first run."""
     found: dict[str, dict[str, Any]] = {}
     for name, each in values.items():
-        for key, value in flattened(each or {}).items():
+        for key, value in flat(each or {}).items():
             found.setdefault(key, {})[name] = value
     return found
 

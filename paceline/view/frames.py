@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.metrics import reported
 from paceline.air.result import frame_of
+from paceline.air.secrets import starred
 from paceline.run.found_runs import fetched_run
 from paceline.run.history import JournalHistory
 from paceline.run.records import no_journal
@@ -38,7 +39,7 @@ def search_frame(search: ExperimentSummary) -> pandas.DataFrame:
             "status": trial.status,
             TRAINING_ITERATION: trial.reached.iteration,
             TIME_TOTAL_S: trial.reached.time_total_s,
-            "config": trial.params,
+            "config": starred(trial.params),
             **trial.reached.metrics,
         }
         for trial in search.trials

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from paceline.air.html import Markup, chart, details, element, escaped, joined, pairs, short, table
-from paceline.air.metrics import flattened, nested_get
+from paceline.air.metrics import nested_get
 from paceline.air.version import version
 from paceline.air.words import counted, duration_text, moment_text, size_text
 from paceline.run.found_runs import RunSummary, search_line
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.decimate import m4
 from paceline.view.facts import RunFacts, run_facts, users_config
+from paceline.view.flat import flat
 from paceline.view.series import RunSeries
 
 CHART_WIDTH, CHART_HEIGHT = 520, 170
@@ -108,7 +109,7 @@ def _section(title: str, content: object, shown: object = True) -> list[Markup]:
 
 
 def _values(values: Mapping[str, Any]) -> Markup:
-    return pairs((key, _whole(value)) for key, value in flattened(values).items())
+    return pairs((key, _whole(value)) for key, value in flat(values).items())
 
 
 def _whole(value: Any) -> str:
@@ -271,7 +272,7 @@ def _trials(search: ExperimentSummary) -> list[Markup]:
 
 
 def _trial(trial: TrialSummary, params: Sequence[str], metrics: Sequence[str]) -> list[object]:
-    chosen, reached = flattened(trial.params), flattened(trial.reached.metrics)
+    chosen, reached = flat(trial.params), flat(trial.reached.metrics)
     error = trial.error.splitlines()[0] if trial.error else ""
     cells: list[object] = [trial.trial_id, _status(trial.status), f"{trial.reached.iteration:g}"]
     cells += [short(chosen[name]) if name in chosen else "" for name in params]
@@ -280,7 +281,7 @@ def _trial(trial: TrialSummary, params: Sequence[str], metrics: Sequence[str]) -
 
 
 def _columns(values: Iterable[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for each in values for name in flattened(each)))[:50]
+    return list(dict.fromkeys(name for each in values for name in flat(each)))[:50]
 
 
 def _wide(content: Markup) -> Markup:
