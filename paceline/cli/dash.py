@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from paceline.air.errors import PacelineError
 from paceline.cli.errors import CommandError, code_of
+from paceline.cli.places import place
 from paceline.cli.server_options import add_server_options, in_options, log_to_terminal, token_of
 
 DESCRIPTION = """\
@@ -41,7 +42,7 @@ def run(given: argparse.Namespace) -> int:
     log_to_terminal()
     try:
         dash(
-            given.path,
+            place(given.path) if given.path else None,
             host=given.host,
             port=given.port,
             token=token_of(given),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from paceline.air.secrets import without_credentials
 from paceline.cli.errors import DAMAGED, FAILED, USAGE, CommandError
 from paceline.cli.output import note
 from paceline.run.found_runs import RunSummary, summary_of
-from paceline.storage.run_dir import default_storage_root
+from paceline.storage.run_dir import SEARCH_JOURNALS, default_storage_root
 from paceline.tune.experiment.summary import ExperimentSummary, experiment_summary_of
 from paceline.view.catalog import Found, find
 
-PATH_HELP = "directory or URI, or a name as `paceline ls` shows it"
+PATH_HELP = "directory or URI, or a name as `paceline ls` shows it; SEARCH/TRIAL for a trial"
+
+LEAST_OF_ID = 5
+"""A name that is shorter is not taken for that of a trial."""
 
 
 def add_path(parser: argparse.ArgumentParser, what: str) -> None:
@@ -22,11 +26,45 @@ def add_path(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def place(given: str) -> str:
-    """The path or URI that is meant. A name that is not found here is looked up in the results directory."""
+    """The path or URI that is meant. A name that is not found here is looked up in the results directory.
+
+    A trial goes by its directory's name, or by its id, below its search.
+    """
     if "://" in given or os.path.lexists(os.path.expanduser(given)):
         return given
     below = default_storage_root() / given
-    return str(below) if not os.path.isabs(given) and os.path.exists(below) else given
+    if not os.path.isabs(given) and os.path.exists(below):
+        return str(below)
+    above, _, name = given.rstrip("/").rpartition("/")
+    if not above:
+        _refuse_lone_trial(name)
+        return given
+    parent = Path(place(above)).expanduser()
+    if not os.path.isdir(parent):
+        return given
+    if any(parent.glob(SEARCH_JOURNALS)):
+        return _trial_of(parent, above, name)
+    return str(parent / name) if os.path.exists(parent / name) else given
+
+
+def _trial_of(search: Path, shown: str, name: str) -> str:
+    trials = experiment_summary_of(search).trials
+    for trial in trials:
+        if name in (trial.trial_id, f"{trial.trainer}_{trial.trial_id}", os.path.basename(trial.path)):
+            return trial.path
+    example = f": name one as in {shown}/{os.path.basename(trials[0].path)}" if trials else ""
+    raise CommandError(f"The search {shown} has no trial {name}{example}.", USAGE)
+
+
+def _refuse_lone_trial(name: str) -> None:
+    """Without its search a trial is not looked for, but who writes so is told its full name."""
+    for root in (Path.cwd(), default_storage_root()):
+        for found in root.glob(f"*/*{glob.escape(name)}") if len(name) >= LEAST_OF_ID else ():
+            if any(found.parent.glob(SEARCH_JOURNALS)):
+                raise CommandError(
+                    f"{name} is a trial of a search: name it with the search, as in {found.parent.name}/{found.name}.",
+                    USAGE,
+                )
 
 
 def found_at(given: str) -> Found:

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.air.errors import ConfigError, PacelineError
 from paceline.cli.errors import CommandError, code_of
+from paceline.cli.places import place as place_of
 from paceline.cli.server_options import add_server_options, in_options, log_to_terminal, token_of
 
 DESCRIPTION = """\
@@ -48,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
     from paceline.serve.origin import RunOrigin, check_has_model, origin_of
 
     log_to_terminal()
-    place: Any = origin_of(given.path)
+    place: Any = origin_of(place_of(given.path))
     if given.checkpoint is not None:
         if not isinstance(place, RunOrigin):
             raise ConfigError(f"--checkpoint chooses one of a run's checkpoints, but {given.path} is not a run.")
