@@ -33,7 +33,7 @@ def run(given: argparse.Namespace) -> int:
     """Print the comparison."""
     if len(given.paths) < 2:
         raise CommandError("diff compares two or more runs: name another one.", USAGE)
-    facts = [run_facts(run_at(path, "compare").path) for path in given.paths]
+    facts = [run_facts(run_at(path, "compare it").path) for path in given.paths]
     named = dict(zip(_names([each.summary for each in facts]), facts, strict=True))
     names = list(named)
     parts: dict[str, dict[str, Mapping[str, Any] | None]] = {

@@ -15,7 +15,7 @@ Looks at cores, memory, /dev/shm, limits, the clock, loopback, the results direc
 left behind, installed frameworks and their versions, Ray and GPUs. It changes nothing, except with --fix, which ends
 the processes that killed drivers left behind and removes their files.
 
-The exit code is 1 if there is a problem that runs cannot do without; warnings do not count.
+The exit code is 1 if there is a problem that prevents runs; warnings do not count.
 """
 
 _STYLES = {"ok": GREEN, "warning": YELLOW, "problem": RED}

@@ -149,7 +149,7 @@ def _clock() -> Finding:
             "Ages of runs are wrong; let NTP keep the clocks of this machine and the file server in step.",
         )
     if linux.IS_LINUX and _is_unsynchronized():
-        return Finding(MACHINE, "clock", f"{text}; nothing keeps it in step with other machines", "note")
+        return Finding(MACHINE, "clock", f"{text}; not synchronised with other machines", "note")
     return Finding(MACHINE, "clock", text)
 
 
@@ -191,7 +191,11 @@ def _loopback() -> Finding:
             "Workers of one run find each other there; look at the firewall and at the interface lo.",
         )
     low, high = _port_range()
-    text = f"works (port {port}); {high - low + 1:,} ports are given out ({low} to {high})" if high else "works"
+    text = (
+        f"works (port {port}); {high - low + 1:,} ports are available for outgoing connections ({low} to {high})"
+        if high
+        else "works"
+    )
     busy = [f"{number}" for number in (8000,) if _is_taken(number)]
     if busy:
         return Finding(MACHINE, "loopback", f"{text}; port {busy[0]} is taken, so paceline serve needs --port", "note")

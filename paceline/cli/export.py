@@ -120,6 +120,8 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
         raise CommandError(f"The directory {path.parent} does not exist: make it, or name another file.", USAGE)
     if os.path.lexists(path) and not force:
         raise CommandError(f"{path} exists already: give another name with -o, or --force to replace it.", USAGE)
+    if not path.parent.is_dir():
+        raise CommandError(f"{path.parent} is not a directory, so {path.name} cannot be written there.", USAGE)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:

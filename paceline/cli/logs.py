@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print the lines."""
-    path = live_place(given.path) or run_at(given.path, "read the logs of").path
+    path = live_place(given.path) or run_at(given.path, "read its logs").path
     ranks = ranks_of(path)
     missing = [rank for rank in given.rank or [] if rank not in ranks]
     if missing and not given.follow:

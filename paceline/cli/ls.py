@@ -35,13 +35,14 @@ from paceline.view.catalog import Found
 from paceline.view.flat import flat
 
 DESCRIPTION = """\
-Lists runs and searches, newest first; of a search, its trials. Without PATH it lists the results directory
-(PACELINE_RESULTS_DIR, or ~/paceline_results).
+Lists runs and searches, newest first; of a search, its trials in the order of their numbers. Without PATH it
+lists the results directory (PACELINE_RESULTS_DIR, or ~/paceline_results).
 
 BEST is the value of the best checkpoint that is kept, or of the best trial; LAST the one that was reported last. METRIC
 is what checkpoints or trials are ranked by, otherwise the first metric that was reported. SIZE is that of the
 checkpoints; of searches on remote storage, or with more than 2,000 trials, it is not known. AGE is the time since the
-start. PROGRESS counts iterations; of a search, the trials that have ended.
+start. PROGRESS counts iterations; of a search, the trials that have ended, of how many once it has
+finished.
 """
 
 COLUMNS = [
@@ -78,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
     if path is None:
         path = str(default_storage_root())
         if not default_storage_root().exists():
-            write("[]" if given.format == "json" else "There are no runs yet.")
+            write("[]" if given.format == "json" else f"There are no runs yet in {path}.")
             return 0
     found = found_at(path)
     if not found.runs and not found.searches and len(found.problems) == 1:
@@ -196,7 +197,7 @@ def _size_of(search: ExperimentSummary) -> int | None:
 def _cells(row: Mapping[str, Any]) -> dict[str, Cell]:
     return {
         "name": cell(row["name"]),
-        "status": status_cell(row["status"]),
+        "status": status_cell(row["status"], failed_trials(row)),
         "progress": progress_text(row),
         "metric": cell(row.get("metric") or ""),
         "best": number_text(row.get("best")),
@@ -207,12 +208,19 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Cell]:
     }
 
 
+def failed_trials(row: Mapping[str, Any]) -> str:
+    """What to add to the status of a search that has failed trials."""
+    failed = row["trials"].get("failed") if row["kind"] == "search" else 0
+    return f", {failed} failed" if failed else ""
+
+
 def progress_text(row: Mapping[str, Any]) -> str:
     """How far a run or search has come, and of how much if that is known."""
     if row["kind"] == "search":
         trials = row["trials"]
         done = trials["all"] - sum(trials.get(status, 0) for status in ("running", "pending", "killed"))
-        return f"{done}/{trials['all']}"
+        # Trials are created as there is room for them: how many there will be is known at the end.
+        return f"{done}/{trials['all']}" if row["status"] == "finished" else f"{done}"
     if row["kind"] == "problem":
         return ""
     most = row["most_iterations"]

@@ -91,7 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     if name and name not in COMMANDS:
         return _no_such_command(name)
-    given = parser(name).parse_args(words)
+    given, unknown = parser(name).parse_known_args(words)
+    if unknown:  # argparse would name the help of all commands
+        complain(f"unrecognized arguments: {' '.join(unknown)}. See paceline {name} --help.")
+        raise SystemExit(USAGE)
     try:
         code: int = given.run(given)
         sys.stdout.flush()

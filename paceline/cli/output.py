@@ -156,8 +156,9 @@ def painted(text: str, status: str) -> str:
     return f"\x1b[{_STYLES[status]}m{text}\x1b[0m" if status in _STYLES and has_colors() else text
 
 
-def status_cell(status: str) -> Cell:
-    return Styled(status, _STYLES[status]) if status in _STYLES else status
+def status_cell(status: str, more: str = "") -> Cell:
+    """A status in its style, with what is to be added to it."""
+    return Styled(status + more, _STYLES[status]) if status in _STYLES else status + more
 
 
 def number_text(value: Any) -> str:

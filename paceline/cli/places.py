@@ -79,7 +79,7 @@ def one_at(given: str) -> RunSummary | ExperimentSummary:
     if not everything:
         raise broken(found)
     if len(everything) > 1:
-        note(f"{given} has {len(everything)} runs and searches; this is the newest, {shown_place(everything[0].path)}")
+        note(f"{given} contains {len(everything)} runs; showing the newest: {shown_place(everything[0].path)}")
     return everything[0]
 
 
@@ -91,7 +91,7 @@ def run_at(given: str, doing: str) -> RunSummary:
     """The same where only a run will do."""
     found = one_at(given)
     if not isinstance(found, RunSummary):
-        message = f"{shown_place(found.path)} is a search; name one of its trials to {doing} it, as ls lists them."
+        message = f"{shown_place(found.path)} is a search; name one of its trials to {doing}, as ls lists them."
         raise CommandError(message, USAGE)
     return found
 

@@ -11,7 +11,7 @@ import msgspec
 
 from paceline.air.metrics import nested_get
 from paceline.air.words import counted, duration_text, printable
-from paceline.cli.ls import progress_text, run_row, search_row
+from paceline.cli.ls import failed_trials, progress_text, run_row, search_row
 from paceline.cli.output import (
     add_format,
     age_text,
@@ -229,7 +229,7 @@ def _show_search(search: ExperimentSummary, row: Mapping[str, Any], most: int | 
 
 
 def _about_search(search: ExperimentSummary, row: Mapping[str, Any]) -> Iterable[tuple[str, Cell]]:
-    yield "status", status_cell(search.status)
+    yield "status", status_cell(search.status, failed_trials(row))
     yield "trainable", cell(search.trainable)
     if search.metric:
         yield "metric", cell(f"{row['metric']} ({row['mode']})")
@@ -264,7 +264,10 @@ def _by_rank(search: ExperimentSummary) -> list[TrialSummary]:
 
 
 def _continue_search(search: ExperimentSummary) -> str:
-    return "" if search.alive or search.status == "finished" else search_line(search.path)
+    failed = any(trial.status == "failed" for trial in search.trials)
+    if search.alive or (search.status == "finished" and not failed):
+        return ""
+    return search_line(search.path, resume_errored=failed)
 
 
 # -- parts ------------------------------------------------------------------------------------

@@ -161,3 +161,9 @@ def test_a_directory_that_does_not_exist(runs: Runs, cli: Cli, tmp_path: Path) -
     said = cli("export", runs.finished, "--to", "csv", "-o", tmp_path / "no" / "out.csv")
     assert (said.code, said.out) == (2, "")
     assert said.err == f"paceline: The directory {tmp_path / 'no'} does not exist: make it, or name another file.\n"
+
+
+def test_a_directory_that_is_missing_is_named_and_nothing_else(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    said = cli("export", runs.finished, "--to", "csv", "-o", tmp_path / "nope" / "x.csv")
+    assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert ".tmp" not in said.err

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from paceline.cli.ls import progress_text
 from paceline.run.display import cell_width
 from tests.cli.conftest import HOSTILE, Cli, Runs, fit
 
@@ -51,9 +52,16 @@ def test_the_table_has_a_line_for_each(runs: Runs, cli: Cli) -> None:
     lines = {line.split()[0]: line for line in said.out.splitlines()}
     assert lines["NAME"].split() == ["NAME", "STATUS", "PROGRESS", "METRIC", "BEST", "LAST", "AGE", "SIZE"]
     assert lines["finished"].split()[1:6] == ["finished", "3/10", "loss", "0.33333", "0.33333"]
-    assert lines["search"].split()[1:6] == ["finished", "4/4", "loss", "2", "17"]
+    assert lines["search"].split()[1:8] == ["finished,", "1", "failed", "4/4", "loss", "2", "17"]
     assert "damaged" in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_a_search_that_goes_on_has_no_total() -> None:
+    trials = {"all": 8, "finished": 5, "running": 2, "pending": 1}
+    assert progress_text({"kind": "search", "status": "running", "trials": trials}) == "5"
+    assert progress_text({"kind": "search", "status": "killed", "trials": trials}) == "5"
+    assert progress_text({"kind": "search", "status": "finished", "trials": {"all": 4, "finished": 4}}) == "4/4"
 
 
 def test_the_trials_of_a_search_have_their_parameters(runs: Runs, cli: Cli) -> None:
@@ -89,7 +97,7 @@ def test_the_results_directory_is_the_default(
     runs: Runs, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "nowhere"))
-    assert (cli("ls").code, cli("ls").out) == (0, "There are no runs yet.\n")
+    assert (cli("ls").code, cli("ls").out) == (0, f"There are no runs yet in {tmp_path / 'nowhere'}.\n")
     assert cli("ls", "--json").out == "[]\n"
     monkeypatch.setenv("PACELINE_RESULTS_DIR", str(runs.root))
     assert "finished" in rows(cli)

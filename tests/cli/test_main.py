@@ -57,6 +57,14 @@ def test_wrong_usage_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]) 
         assert (ended.value.code, said.out, len(said.err.splitlines())) == (2, "", 1), said
 
 
+def test_wrong_usage_names_the_help_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["doctor", "--no-such-option"], ["doctor", "--format", "xml"], ["ls", "a", "b"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.endswith(f" See paceline {arguments[0]} --help.\n")
+
+
 def test_a_misspelled_command_names_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctr"]) == 2
     assert "did you mean doctor?" in capsys.readouterr().err

@@ -53,6 +53,8 @@ def test_a_search_has_its_best_and_its_failed_trials(runs: Runs, cli: Cli) -> No
     assert "x  1" in said
     assert "Failed trials" in said
     assert "x is three" in said
+    assert "finished, 1 failed" in said
+    assert f"Tuner.restore('{runs.search}', trainable=..., resume_errored=True).fit()" in said
     row = json.loads(cli("show", runs.search, "--json").out)
     assert (row["kind"], row["best"], len(row["all_trials"])) == ("search", 2, 4)
 
@@ -76,7 +78,7 @@ def test_of_several_runs_it_shows_the_newest_and_says_so(runs: Runs, cli: Cli, t
         shutil.copytree(name, tmp_path / "experiment" / Path(name).name)
     said = cli("show", tmp_path / "experiment")
     assert "status     failed" in said.out
-    assert "2 runs and searches" in said.err
+    assert "contains 2 runs; showing the newest: " in said.err
 
 
 def test_hostile_texts(cli: Cli, tmp_path: Path) -> None:
