@@ -46,6 +46,8 @@ export interface About {
 export interface Attempt {
   attempt: number;
   start_index: number;
+  /** Seconds of training before it. */
+  start_time_s: number;
   world_size: number;
   time: number;
   hostname: string;

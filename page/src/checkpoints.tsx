@@ -1,11 +1,12 @@
 // The checkpoints of a run: score, size, whether their bytes are intact, and a copy of one.
 
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
 import { address, post, type CheckpointFacts, type Entry, type Facts } from "./api";
 import { bytes, moment, number } from "./format";
 import { Empty } from "./ui";
 
-type Verdict = { ok: boolean; problem: string } | "asking";
+type Verdict = { ok: boolean; problem: string; unknown?: boolean } | "asking";
 
 export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
   const [verdicts, set] = useState<Record<number, Verdict>>({});
@@ -17,7 +18,7 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
     try {
       verdict = await post<{ ok: boolean; problem: string }>(`run/${entry.id}/checkpoints/${place}/verify`);
     } catch (error) {
-      verdict = { ok: false, problem: error instanceof Error ? error.message : String(error) };
+      verdict = { ok: false, unknown: true, problem: error instanceof Error ? error.message : String(error) };
     }
     set((before) => ({ ...before, [place]: verdict }));
   };
@@ -38,35 +39,38 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
         </thead>
         <tbody>
           {kept.map((each) => (
-            <tr key={each.number} class={each.kept ? "" : "gone"}>
-              <td class="right">{each.number}</td>
-              <td class="right">{number(each.iteration)}</td>
-              {scored ? <td class="right">{number(each.score)}</td> : null}
-              <td class="right">{bytes(each.size)}</td>
-              <td>{each.time ? moment(each.time) : "–"}</td>
-              <td>{each.kept ? <Checked verdict={verdicts[each.number]} /> : <Gone facts={each} />}</td>
-              <td class="doing">
-                {each.kept ? (
-                  <>
-                    <button
-                      type="button"
-                      class="small"
-                      disabled={verdicts[each.number] === "asking"}
-                      onClick={() => verify(each.number)}
-                    >
-                      Verify
-                    </button>
-                    <a
-                      class="button small"
-                      href={address(`run/${entry.id}/checkpoints/${each.number}/download`)}
-                      download
-                    >
-                      Download
-                    </a>
-                  </>
-                ) : null}
-              </td>
-            </tr>
+            <Fragment key={each.number}>
+              <tr class={each.kept ? "" : "gone"}>
+                <td class="right">{each.number}</td>
+                <td class="right">{number(each.iteration)}</td>
+                {scored ? <td class="right">{number(each.score)}</td> : null}
+                <td class="right">{bytes(each.size)}</td>
+                <td>{each.time ? moment(each.time) : "–"}</td>
+                <td>{each.kept ? <Checked verdict={verdicts[each.number]} /> : <Gone facts={each} />}</td>
+                <td class="doing">
+                  {each.kept ? (
+                    <>
+                      <button
+                        type="button"
+                        class="small"
+                        disabled={verdicts[each.number] === "asking"}
+                        onClick={() => verify(each.number)}
+                      >
+                        Verify
+                      </button>
+                      <a
+                        class="button small"
+                        href={address(`run/${entry.id}/checkpoints/${each.number}/download`)}
+                        download
+                      >
+                        Download
+                      </a>
+                    </>
+                  ) : null}
+                </td>
+              </tr>
+              <Wrong verdict={verdicts[each.number]} across={scored ? 7 : 6} />
+            </Fragment>
           ))}
         </tbody>
       </table>
@@ -83,5 +87,20 @@ function Gone({ facts }: { facts: CheckpointFacts }) {
 function Checked({ verdict }: { verdict: Verdict | undefined }) {
   if (!verdict) return <span class="faint">not checked</span>;
   if (verdict === "asking") return <span>reading …</span>;
-  return verdict.ok ? <span class="good">intact</span> : <span class="bad">{verdict.problem || "damaged"}</span>;
+  if (verdict.ok) return <span class="good">intact</span>;
+  return <span class="bad">{verdict.unknown ? "not checked" : "damaged"}</span>;
+}
+
+/** Paths and hashes are long: what is wrong has a line of its own, as wide as the table. */
+function Wrong({ verdict, across }: { verdict: Verdict | undefined; across: number }) {
+  if (!verdict || verdict === "asking" || verdict.ok || !verdict.problem) return null;
+  return (
+    <tr class="wrong">
+      <td colSpan={across}>
+        <div class="bad" role="alert">
+          {verdict.problem}
+        </div>
+      </td>
+    </tr>
+  );
 }

@@ -1,7 +1,7 @@
 // What went wrong, on one screen: the cause, the traceback, the end of the log, and how to continue.
 
-import { get, type Entry, type Facts, type Failure, type LogPart } from "./api";
-import { counted, moment } from "./format";
+import { get, type CheckpointFacts, type Entry, type Facts, type Failure, type LogPart } from "./api";
+import { counted, moment, number } from "./format";
 import { cause, endedBadly } from "./runs";
 import { Command, Name, useAnswer } from "./ui";
 import { choose } from "./url";
@@ -28,11 +28,26 @@ function verdict(entry: Entry, facts: Facts): string {
 
 const inWords = (failure: Failure): string => `Rank ${failure.rank}: ${failure.message.trim().split("\n")[0]}`;
 
+/** The rank that a failure began at; without one, the first. */
+export function rootRank(entry: Entry, { failures, ranks }: Facts): number {
+  const last = failures[failures.length - 1];
+  return entry.status === "killed" || !last ? (ranks[0] ?? 0) : last.rank;
+}
+
+/** When a run that nobody ended did something for the last time: its last report or checkpoint; 0 if it did nothing. */
+function lastSeen(entry: Entry, { attempts, checkpoints }: Facts): number {
+  const last = attempts[attempts.length - 1];
+  const reported = last ? last.time + Math.max(0, entry.seconds - last.start_time_s) : entry.started;
+  return Math.max(reported, ...checkpoints.map((each) => each.time ?? 0));
+}
+
 export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
   const failures = [...facts.failures].reverse();
   const [last, ...earlier] = failures;
   const killed = entry.status === "killed";
-  const rank = killed || !last ? (facts.ranks[0] ?? 0) : last.rank;
+  const seen = killed ? lastSeen(entry, facts) : 0;
+  const rank = rootRank(entry, facts);
+  const kept = facts.checkpoints.filter((each) => each.kept).at(-1);
   return (
     <div class="failure">
       <section class={`verdict ${entry.status === "failed" ? "failed" : "killed"}`} role="alert">
@@ -40,10 +55,11 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
         <p>
           It reported {counted(entry.iteration, "iteration")} in{" "}
           {counted(entry.attempts || facts.attempts.length, "attempt")}
-          {entry.ended ? ` and ended at ${moment(entry.ended)}` : ""}.
+          {entry.ended ? ` and ended at ${moment(entry.ended)}` : seen ? ` and was last seen at ${moment(seen)}` : ""}.
           {last && !killed
             ? ` Root cause: rank ${last.rank} of ${entry.workers}, attempt ${last.attempt + 1}${last.cause ? ` (${causeText(last.cause)})` : ""}.`
             : ""}
+          {facts.how_to_continue && facts.kind === "run" ? ` ${goesOn(kept)}` : ""}
         </p>
         <div class="buttons">
           {facts.ranks.includes(rank) ? (
@@ -83,6 +99,11 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
     </div>
   );
 }
+
+const goesOn = (kept: CheckpointFacts | undefined): string =>
+  kept
+    ? `It can continue from checkpoint ${kept.number}, after iteration ${number(kept.iteration)}.`
+    : "It has no checkpoint, so it can only start again.";
 
 const causeText = (cause: string): string =>
   ({

@@ -167,10 +167,11 @@ wishes.text = (event) => {
   if (shownLog && shownLog.run === event.run && shownLog.ranks.includes(event.rank)) shownLog.add(event);
 };
 
-export function Logs({ entry, ranks }: { entry: Entry; ranks: number[] }) {
+/** Begins with the rank `first`, unless the address names one. */
+export function Logs({ entry, ranks, first }: { entry: Entry; ranks: number[]; first: number }) {
   const wanted = rankChoice.value;
   const merged = wanted === "all" && ranks.length > 1;
-  const rank = ranks.includes(Number(wanted || ranks[0])) ? Number(wanted || ranks[0]) : (ranks[0] ?? 0);
+  const rank = [Number(wanted || first), first].find((each) => ranks.includes(each)) ?? ranks[0] ?? 0;
   const offset = Number(here.value.query.get("at") ?? NaN);
   const log = useMemo(() => new Log(entry.id, merged ? ranks : [rank], merged), [entry.id, merged, rank, ranks.join()]);
   useEffect(() => {

@@ -5,7 +5,7 @@ import { address, get, post, type Entry, type Facts } from "./api";
 import { Charts, ChartTools } from "./charts";
 import { Checkpoints } from "./checkpoints";
 import { Config, flat } from "./config";
-import { FailurePage } from "./failure";
+import { FailurePage, rootRank } from "./failure";
 import { duration, moment, number } from "./format";
 import { useKeys } from "./keys";
 import { Logs } from "./logs";
@@ -127,7 +127,7 @@ function Body({ entry, facts, active }: { entry: Entry; facts: Facts; active: st
     case "failure":
       return <FailurePage entry={entry} facts={facts} />;
     case "logs":
-      return <Logs entry={entry} ranks={facts.ranks} />;
+      return <Logs entry={entry} ranks={facts.ranks} first={runs.endedBadly(entry) ? rootRank(entry, facts) : 0} />;
     case "ranks":
       return <Ranks entry={entry} />;
     case "checkpoints":

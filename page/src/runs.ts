@@ -328,9 +328,26 @@ export function aim(search: Entry): { metric: string; sign: 1 | -1 } {
   return { metric: metric ?? "", sign: mode === "max" ? -1 : 1 };
 }
 
+const ranked = new WeakMap<Entry[], Entry[]>();
+
+/** Best first. As everywhere in paceline, the earlier one of equal trials is better, and failed ones do not count. */
 export function bestTrials(search: Entry): Entry[] {
   const { metric, sign } = aim(search);
-  return sorted(trialsOf(search.id), metric ? `m:${metric}.${sign === 1 ? "asc" : "desc"}` : "number.desc", "");
+  const list = trialsOf(search.id);
+  if (!metric) return sorted(list, "number.desc", "");
+  let found = ranked.get(list);
+  if (!found) {
+    const cost = (each: Entry): number => {
+      const value = each.metrics[metric];
+      return typeof value === "number" && each.status !== "failed" ? sign * value : Infinity;
+    };
+    found = list
+      .map((each) => ({ each, cost: cost(each) }))
+      .sort((a, b) => (a.cost === b.cost ? (a.each.number ?? 0) - (b.each.number ?? 0) : a.cost - b.cost))
+      .map(({ each }) => each);
+    ranked.set(list, found);
+  }
+  return found;
 }
 
 export const colours = computed(() => new Map(selection.value.map((id, k) => [id, k])));

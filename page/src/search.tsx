@@ -110,7 +110,7 @@ function Overview({
           <Command text={facts.continue} />
         </section>
       ) : null}
-      {best && best.metrics[metric] !== undefined ? (
+      {best && best.status !== "failed" && typeof best.metrics[metric] === "number" ? (
         <section class="card best wide">
           <h3>
             Best trial: <a href={link(runs.pageOf(best), carried())}>{runs.title(best)}</a>{" "}

@@ -193,11 +193,15 @@ def test_the_page_of_a_run_with_a_killed_rank(tmp_path: Path, show: Any, tab_of:
     verdict = tab.find(".verdict")
     expect(verdict).to_contain_text("Rank 1: the process was killed by SIGKILL")
     expect(verdict).to_contain_text("rank 1 of 2")
+    expect(verdict).to_contain_text(re.compile(r"can continue from checkpoint \d+, after iteration \d\."))
     expect(verdict.locator("code")).to_contain_text(f"DataParallelTrainer.restore('{path}'")
     expect(tab.find(".tail")).to_contain_text("rank 1 is at step 3")
     verdict.get_by_role("button", name="Copy").click()
     expect(verdict.get_by_role("button", name="Copied")).to_be_visible()
     assert str(path) in tab.page.evaluate("navigator.clipboard.readText()")
+    tab.page.get_by_role("tab", name="Logs").click()
+    expect(tab.page.get_by_label("Rank", exact=True)).to_have_value("1")  # the one that failed
+    tab.page.get_by_role("tab", name="Failure").click()
     tab.page.get_by_role("button", name="Log of rank 1").click()
     expect(tab.find(".line").last).to_contain_text("rank 1 is at step 3")
 
@@ -227,6 +231,8 @@ def test_a_run_whose_driver_was_killed(tmp_path: Path, show: Any, tab_of: Open) 
         driver.wait()
     expect(tab.find(".headline .status")).to_have_text("killed")
     expect(tab.find(".verdict")).to_contain_text("driver of this run is gone")
+    expect(tab.find(".verdict")).to_contain_text("was last seen at 20")
+    expect(tab.find(".verdict")).to_contain_text("It has no checkpoint")
     expect(tab.find(".verdict code")).to_contain_text("DataParallelTrainer.restore(")
 
 
@@ -246,7 +252,9 @@ def test_checkpoints_are_verified_and_downloaded(tmp_path: Path, show: Any, tab_
     largest = max((file for file in damaged.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-1] + b"?")
     lines.nth(1).get_by_role("button", name="Verify").click()
-    expect(lines.nth(1).locator(".bad")).to_be_visible()
+    expect(lines.nth(1).locator(".bad")).to_have_text("damaged")
+    expect(lines.nth(2)).to_contain_text(largest.name)  # what is wrong, on a line of its own
+    assert tab.find(".scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
     with tab.page.expect_download() as download:
         lines.nth(0).get_by_role("link", name="Download").click()
     archive = tmp_path / "download.tar"
