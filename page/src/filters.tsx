@@ -2,11 +2,13 @@
 
 import { useMemo } from "preact/hooks";
 import { number } from "./format";
+import { malformed } from "./match";
 import * as runs from "./runs";
-import { Status } from "./ui";
+import { Name, Status } from "./ui";
 import { choose, columns, metric, query, status } from "./url";
 
 export function Filters({ placeholder, withStatus = true }: { placeholder: string; withStatus?: boolean }) {
+  const wrong = malformed(query.value);
   return (
     <div class="bar">
       <input
@@ -17,6 +19,11 @@ export function Filters({ placeholder, withStatus = true }: { placeholder: strin
         value={query.value}
         onInput={(event) => choose({ q: event.currentTarget.value })}
       />
+      {wrong ? (
+        <span class="hint" role="status">
+          <Name text={wrong} /> is not a comparison: write loss&lt;0.5
+        </span>
+      ) : null}
       {withStatus ? <Statuses /> : null}
       <MetricChoice />
       <ColumnChoice />

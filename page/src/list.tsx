@@ -58,7 +58,7 @@ function Progress({ entry }: { entry: Entry }) {
 
 function ranges(entry: Entry, which: "low" | "high"): ComponentChildren {
   if (entry.kind === "search") return null;
-  const spark = sparkOf(entry, runs.metric.value);
+  const spark = sparkOf(entry, runs.metricOf(entry));
   return value(spark && spark.low <= spark.high ? spark[which] : null);
 }
 
@@ -82,7 +82,7 @@ function tableColumns(extra: string[]): Column[] {
         if (each.kind === "search") return <Progress entry={each} />;
         const at = place.get(each.id);
         return name ? (
-          <Sparkline spark={sparkOf(each, name)} stroke={at === undefined ? "var(--quiet)" : lineColour(at)} />
+          <Sparkline spark={sparkOf(each, runs.metricOf(each))} stroke={at === undefined ? "var(--quiet)" : lineColour(at)} />
         ) : null;
       },
     },
@@ -91,7 +91,7 @@ function tableColumns(extra: string[]): Column[] {
       label: "Last",
       width: 70,
       right: true,
-      cell: (each) => value((each.kind === "search" ? each.best : each.metrics)[name]),
+      cell: (each) => <span title={`last ${runs.metricOf(each)}`}>{value(runs.lastOf(each))}</span>,
     },
     { key: "low", label: "Min", width: 70, right: true, fixed: true, spare: 4, cell: (each) => ranges(each, "low") },
     { key: "high", label: "Max", width: 70, right: true, fixed: true, spare: 5, cell: (each) => ranges(each, "high") },
@@ -143,7 +143,10 @@ function fitting(table: Column[], room: number): Column[] {
 /** The row that the keyboard is at. */
 const current = signal("");
 
-const open = (entry: Entry): void => go(link(runs.pageOf(entry), carried()));
+function open(entry: Entry): void {
+  getSelection()?.removeAllRanges(); // a double click has selected a word
+  go(link(runs.pageOf(entry), carried()));
+}
 
 function expand(entry: Entry): void {
   const now = opened.peek();

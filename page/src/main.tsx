@@ -24,6 +24,7 @@ function ListPage() {
   if (!runs.loaded.value) return runs.problem.value ? null : <Loading what="runs" />;
   const [view, rows] = [panel.value, runs.rows.value];
   const chosen = runs.selection.value;
+  const hidden = chosen.length - runs.visible.value.length;
   return (
     <div class={`listpage ${view || "both"}`}>
       <section class="runs">
@@ -31,6 +32,7 @@ function ListPage() {
         <RunTable rows={rows} extra={columns.value} order={order(runs.DEFAULT_SORT)} />
         <footer class="foot">
           {counted(rows.length, "row")}, {number(chosen.length)} selected
+          {hidden ? `, ${hidden === chosen.length ? "" : `${number(hidden)} `}hidden by the filter` : ""}
           {chosen.length > 1 ? (
             <a class="button small" href={link("/compare", { ids: chosen.join(","), ...carried("metric") })}>
               Compare {number(chosen.length)}
@@ -61,8 +63,9 @@ function ListPage() {
 }
 
 function Curves() {
-  const shown = runs.selection.value.slice(0, MOST_CURVES).flatMap((id) => runs.entry(id) ?? []);
-  const curves = shown.map((each, place) => ({ run: each.id, place }));
+  const drawn = runs.visible.value.slice(0, MOST_CURVES);
+  const shown = drawn.flatMap((id) => runs.entry(id) ?? []);
+  const curves = shown.map((each) => ({ run: each.id, place: runs.colours.value.get(each.id) ?? 0 }));
   const metrics = runs.metricsOf(shown);
   const names = [
     ...metrics.filter((name) => name === runs.metric.value),
@@ -71,10 +74,14 @@ function Curves() {
   return (
     <section class="curves" aria-label="Charts">
       <ChartTools />
-      {runs.selection.value.length > MOST_CURVES ? (
+      {runs.visible.value.length > MOST_CURVES ? (
         <div class="warning">Only the first {MOST_CURVES} of the selected runs are drawn.</div>
       ) : null}
-      <Charts metrics={names} curves={curves} />
+      <Charts
+        metrics={names}
+        curves={curves}
+        {...(runs.selection.value.length ? { none: "The filter hides the selected runs." } : {})}
+      />
     </section>
   );
 }

@@ -189,6 +189,7 @@ export function Parallel({ trials, axes, sign }: { trials: Entry[]; axes: Dimens
           >
             <bdi class="axis-name" title={axis.log ? `${axis.key} (log)` : axis.key}>
               {axis.key}
+              {axis.log ? <small> log</small> : null}
             </bdi>
             {labels.map((place) => (
               <span

@@ -154,7 +154,7 @@ const took = (entry: Entry): number =>
 export function Head({ entry }: { entry: Entry }) {
   const parent = entry.parent ? runs.entry(entry.parent) : undefined;
   const facts: [string, string][] = [
-    ["Trainer", entry.trainer],
+    [entry.kind === "run" ? "Trainer" : "Trainable", entry.trainer],
     ["Started", entry.started ? moment(entry.started) : "–"],
     [entry.alive ? "Running for" : "Took", took(entry) > 0 ? duration(took(entry)) : "–"],
   ];

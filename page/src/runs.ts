@@ -2,6 +2,8 @@
 
 import { computed, signal } from "@preact/signals";
 import { entriesOf, get, Refused, type About, type Entry } from "./api";
+import { number } from "./format";
+import { testOf, type Test } from "./match";
 import * as url from "./url";
 
 export const about = signal<About | null>(null);
@@ -107,9 +109,15 @@ export const endedBadly = (each: Entry): boolean => !each.alive && ENDED_BADLY.h
 export const cause = (each: Entry): string => each.error.replace(/^Training failed: /, "");
 
 export const subtitle = (each: Entry): string =>
-  each.kind === "trial" ? params(each) : each.kind === "search" ? `search of ${each.trainer}` : each.trial_id;
+  each.kind === "trial" ? params(each) : each.kind === "search" ? aboutSearch(each) : each.trial_id;
 
-const params = (each: Entry): string =>
+function aboutSearch(each: Entry): string {
+  const name = metricOf(each);
+  const best = each.best[name];
+  return `search of ${each.trainer}${typeof best === "number" ? `, best ${name} ${number(best)}` : ""}`;
+}
+
+export const params = (each: Entry): string =>
   Object.entries(each.params ?? {})
     .map(([name, value]) => `${name}=${typeof value === "number" ? Number(value.toPrecision(3)) : String(value)}`)
     .join(" ");
@@ -123,54 +131,9 @@ export interface Row {
   depth: number;
 }
 
-const texts = new WeakMap<Entry, string>();
-
-/** What the words of a filter are looked for in. */
-function textOf(each: Entry): string {
-  let text = texts.get(each);
-  if (text === undefined) {
-    text = [each.name, each.trial_id, each.trainer, each.status, each.error, each.path, title(each), params(each)]
-      .join("\n")
-      .toLowerCase();
-    texts.set(each, text);
-  }
-  return text;
-}
-
-type Test = (each: Entry) => boolean;
-
-/** `loss<0.3 sgd lr>=1e-3`: words, and comparisons with a metric or a parameter. All must hold. */
-export function testOf(query: string): Test | null {
-  const tests = query
-    .trim()
-    .split(/\s+/)
-    .filter(Boolean)
-    .map((word): Test => {
-      const [, name, sign, limit] = /^([^<>=]+)(<=|>=|<|>|=)(.+)$/.exec(word) ?? [];
-      if (!name || !sign || limit === undefined) {
-        const wanted = word.toLowerCase();
-        return (each) => textOf(each).includes(wanted);
-      }
-      const bound = Number(limit);
-      return (each) => {
-        const value = each.params?.[name] ?? each.metrics[name];
-        if (sign === "=") return String(value) === limit || (typeof value === "number" && value === bound);
-        if (typeof value !== "number") return false;
-        return sign === "<"
-          ? value < bound
-          : sign === ">"
-            ? value > bound
-            : sign === "<="
-              ? value <= bound
-              : value >= bound;
-      };
-    });
-  return tests.length ? (each) => tests.every((test) => test(each)) : null;
-}
-
 type Value = number | string | null;
 
-export function valueOf(each: Entry, column: string, metric: string): Value {
+export function valueOf(each: Entry, column: string): Value {
   switch (column) {
     case "name":
       return title(each).toLowerCase();
@@ -189,7 +152,7 @@ export function valueOf(each: Entry, column: string, metric: string): Value {
     case "number":
       return each.number;
     case "last":
-      return each.metrics[metric] ?? null;
+      return lastOf(each);
   }
   const value = column.startsWith("p:") ? each.params?.[column.slice(2)] : each.metrics[column.slice(2)];
   return typeof value === "number" || typeof value === "string"
@@ -200,10 +163,10 @@ export function valueOf(each: Entry, column: string, metric: string): Value {
 }
 
 /** Without a value, a run comes last in either direction. */
-export function sorted(list: Entry[], order: string, metric: string): Entry[] {
+export function sorted(list: Entry[], order: string): Entry[] {
   const [, column, direction] = /^(.*?)(?:\.(asc|desc))?$/.exec(order)!;
   const sign = direction === "asc" ? 1 : -1;
-  const keyed = list.map((each) => ({ each, key: valueOf(each, column!, metric) }));
+  const keyed = list.map((each) => ({ each, key: valueOf(each, column!) }));
   keyed.sort((a, b) => {
     if (a.key === b.key) return b.each.started - a.each.started || (a.each.id < b.each.id ? -1 : 1);
     if (a.key === null) return 1;
@@ -232,12 +195,12 @@ export const rows = computed<Row[]>(() => {
   const shown = top.value.filter(
     (each) => everything || matches(each) || (each.kind === "search" && trialsOf(each.id).some(matches)),
   );
-  for (const each of sorted(shown, order, metric.value)) {
+  for (const each of sorted(shown, order)) {
     found.push({ entry: each, depth: 0 });
     if (each.kind !== "search" || !opened.has(each.id)) continue;
     const own = trialsOf(each.id);
     const some = everything ? own : own.filter(matches);
-    for (const trial of sorted(some.length || !matches(each) ? some : own, order, metric.value))
+    for (const trial of sorted(some.length || !matches(each) ? some : own, order))
       found.push({ entry: trial, depth: 1 });
   }
   return found;
@@ -247,7 +210,7 @@ export const rows = computed<Row[]>(() => {
 export function listed(id: string, kept?: Test): Entry[] {
   const matches = matching();
   const own = trialsOf(id).filter((each) => matches(each) && (!kept || kept(each)));
-  return sorted(own, url.sort.value || "number.asc", metric.value);
+  return sorted(own, url.sort.value || "number.asc");
 }
 
 /** A page for one search begins with its trials open. */
@@ -292,13 +255,57 @@ export const parameters = computed(() => {
   return paramsOf([...entries.values()]);
 });
 
-const wantedBySearches = computed(() => {
-  const named = top.value.map((each) => each.metric).find((each) => typeof each === "string");
-  return typeof named === "string" && metrics.value.includes(named) ? named : "";
+// As in notebooks (paceline/run/curves.py).
+const COUNTER = /(?:^|[/_ ])(epoch|step|iter|iteration|batch|time|lr|learning_rate|seed|rank|world_size)s?$/;
+
+/** The metric that says most about runs: what they are judged by or a loss, if most have it; else the most common one. */
+function telling(list: Entry[]): string {
+  const counts = new Map<string, number>();
+  const favourites = new Set(list.map((each) => each.metric));
+  const step = Math.ceil(list.length / FEW) || 1;
+  const some = list.filter((each, k) => k % step === 0 && Object.keys(each.metrics).length);
+  for (const each of some) for (const name of Object.keys(each.metrics)) counts.set(name, (counts.get(name) ?? 0) + 1);
+  const names = [...counts].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  const usual = names.filter((name) => counts.get(name)! > some.length / 2);
+  const saying = (name: string) => !COUNTER.test(name.toLowerCase());
+  return (
+    usual.find((name) => favourites.has(name)) ??
+    usual.find((name) => saying(name) && name.toLowerCase().includes("loss")) ??
+    names.find(saying) ??
+    names[0] ??
+    ""
+  );
+}
+
+const searchOfPage = computed(() => {
+  changes.value;
+  return url.path.value.startsWith("/search/") ? entries.get(url.path.value.slice("/search/".length)) : undefined;
 });
 
-/** The metric that the list shows: the chosen one, the one a search is about, or the most common one. */
-export const metric = computed(() => url.metric.value || wantedBySearches.value || metrics.value[0] || "");
+/** The metric that a list shows: the chosen one, the one that the search is about, or the one that says most. */
+export const metric = computed(() => {
+  if (url.metric.value) return url.metric.value;
+  const single = top.value.filter(({ kind }) => kind === "run");
+  const search = searchOfPage.value ?? (single.length ? undefined : top.value.find(({ kind }) => kind === "search"));
+  return (search && aim(search).metric) || telling(single) || metrics.value[0] || "";
+});
+
+/** The metric in the row of a run: of a search and its trials the one that the search is about. */
+export function metricOf(each: Entry): string {
+  if (url.metric.value) return url.metric.value;
+  const search = each.kind === "search" ? each : each.parent ? entries.get(each.parent) : undefined;
+  return (search && aim(search).metric) || metric.value;
+}
+
+/** What was reported last; for a search, by the last of its trials that has reported, as `paceline ls` has it. */
+export function lastOf(each: Entry): number | null {
+  const name = metricOf(each);
+  if (each.kind !== "search") return each.metrics[name] ?? null;
+  let last: Entry | undefined;
+  for (const trial of trialsOf(each.id))
+    if (typeof trial.metrics[name] === "number" && (trial.number ?? 0) >= (last?.number ?? 0)) last = trial;
+  return last?.metrics[name] ?? null;
+}
 
 export const PRESELECTED = 10;
 /** By page: the list begins with the newest runs, a search with its best trials. */
@@ -310,12 +317,24 @@ export const selection = computed<string[]>(() => {
   if (chosen) return chosen.filter((id) => entries.has(id) || !loaded.value);
   changes.value;
   const page = url.path.value;
-  if (loaded.value && !preselected.get(page)?.length) preselected.set(page, usual(page));
+  if (loaded.value) {
+    const before = preselected.get(page) ?? [];
+    if (!before.length) preselected.set(page, usual(page));
+    else if (searchOfPage.value) preselected.set(page, replaced(before, usual(page)));
+  }
   return (preselected.get(page) ?? []).filter((id) => entries.has(id));
 });
 
+/** Other trials become the best while a search runs: what stays keeps its colour. */
+function replaced(before: string[], after: string[]): string[] {
+  const fresh = after.filter((id) => !before.includes(id));
+  const kept = before.map((id) => (after.includes(id) ? id : fresh.shift())).filter((id) => id !== undefined);
+  return [...kept, ...fresh];
+}
+
 function usual(page: string): string[] {
-  const search = page.startsWith("/search/") ? entries.get(page.slice("/search/".length)) : undefined;
+  const only = page === "/" ? onlySearch.peek()[0] : undefined;
+  const search = searchOfPage.peek() ?? (only ? entries.get(only) : undefined);
   const found = search ? bestTrials(search) : rows.peek().map(({ entry }) => entry);
   const curves = found.filter(({ kind }) => kind === "run" || kind === "trial");
   return curves.slice(0, PRESELECTED).map(({ id }) => id);
@@ -334,7 +353,7 @@ const ranked = new WeakMap<Entry[], Entry[]>();
 export function bestTrials(search: Entry): Entry[] {
   const { metric, sign } = aim(search);
   const list = trialsOf(search.id);
-  if (!metric) return sorted(list, "number.desc", "");
+  if (!metric) return sorted(list, "number.desc");
   let found = ranked.get(list);
   if (!found) {
     const cost = (each: Entry): number => {
@@ -349,6 +368,14 @@ export function bestTrials(search: Entry): Entry[] {
   }
   return found;
 }
+
+/** Those of the selected runs that the filter leaves. Trials of a search that is closed are not hidden by a filter. */
+export const visible = computed<string[]>(() => {
+  if (!url.query.value && !url.status.value) return selection.value;
+  const matches = matching();
+  const shown = new Set(rows.value.map((row) => row.entry.id));
+  return selection.value.filter((id) => shown.has(id) || (entries.has(id) && matches(entries.get(id)!)));
+});
 
 export const colours = computed(() => new Map(selection.value.map((id, k) => [id, k])));
 

@@ -108,6 +108,10 @@ def test_filter_order_and_status(server: Any, tab_of: Open) -> None:
     expect(names).to_have_text(["second", "third"])
     tab.page.get_by_label("Filter", exact=True).fill("nobody")
     expect(tab.find(".empty").first).to_contain_text("No run matches")
+    expect(tab.find(".empty").last).to_contain_text("The filter hides the selected runs")
+    expect(tab.find(".foot")).to_contain_text("4 selected, hidden by the filter")
+    tab.page.get_by_label("Filter", exact=True).fill("loss<")
+    expect(tab.find(".bar .hint").first).to_contain_text("loss< is not a comparison")
     tab.page.get_by_label("Filter", exact=True).fill("")
     tab.page.get_by_role("button", name="killed 1").click()
     expect(names).to_have_text([EVIL_NAME])
@@ -296,7 +300,8 @@ def test_a_search_with_200_trials(tmp_path: Path, forest: None, show: Any, tab_o
     expect(tab.row("sweep")).to_contain_text("200/200")
     tab.go_to("sweep")
     expect(tab.find(".best")).to_contain_text("Best trial: trial")
-    expect(tab.find(".parallel .axis-name")).to_have_text(["lr", "net/dim", "kind", "loss"], use_inner_text=True)
+    axes = tab.find(".parallel .axis-name")
+    expect(axes).to_have_text(["lr log", "net/dim", "kind", "loss log"], use_inner_text=True)
     expect(tab.find(".timeline canvas")).to_be_visible()
     expect(tab.find(".importance").first).to_contain_text("lr")
     axis = tab.find(".axis").first.bounding_box()
@@ -313,6 +318,35 @@ def test_a_search_with_200_trials(tmp_path: Path, forest: None, show: Any, tab_o
     assert tab.find(".row:not(.head)").count() <= chosen
     tab.page.get_by_role("tab", name="Charts").click()
     expect(tab.chart("loss").locator(".plot")).to_have_attribute("data-points", "30")  # the ten best
+
+
+def equal(config: dict[str, Any]) -> None:
+    session.report({"score": min(config["x"], 4)})
+
+
+def test_a_search_beside_runs(tmp_path: Path, show: Any, tab_of: Open) -> None:
+    """Each is shown with its own metric; of equal trials the first is the best."""
+    fit(tmp_path, "alone")
+    Tuner(
+        equal,
+        param_space={"x": tune.grid_search(list(range(12)))},
+        tune_config=TuneConfig(metric="score", mode="max", max_concurrent_trials=1),
+        run_config=RunConfig(name="ties", storage_path=str(tmp_path), verbose=0, engine="inline"),
+    ).fit()
+    tab = tab_of(show(tmp_path))
+    tab.open()
+    expect(tab.page.get_by_label("Metric", exact=True)).to_have_value("loss")
+    expect(tab.row("alone")).to_contain_text("0.1167")
+    expect(tab.row("ties")).to_contain_text("best score 4")
+    tab.row("ties").dblclick()
+    expect(tab.find("h1")).to_have_text("ties")
+    assert tab.page.evaluate("getSelection().toString()") == ""
+    expect(tab.find(".facts")).to_contain_text("Trainable")
+    expect(tab.find(".best")).to_contain_text("Best trial: trial 4 score 4")
+    tab.page.get_by_role("tab", name="Trials 12").click()
+    expect(tab.find(".row:not(.head) input:checked")).to_have_count(10)
+    expect(tab.row("trial 0").get_by_role("checkbox")).not_to_be_checked()
+    expect(tab.row("trial 11").get_by_role("checkbox")).to_be_checked()
 
 
 def drag(tab: Tab, metric: str, begin: float, end: float) -> None:
