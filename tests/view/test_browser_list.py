@@ -303,7 +303,7 @@ def test_a_search_with_200_trials(tmp_path: Path, forest: None, show: Any, tab_o
     axes = tab.find(".parallel .axis-name")
     expect(axes).to_have_text(["lr log", "net/dim", "kind", "loss log"], use_inner_text=True)
     expect(tab.find(".timeline canvas")).to_be_visible()
-    expect(tab.find(".importance").first).to_contain_text("lr")
+    expect(tab.find(".importance").first).to_contain_text("lr", timeout=80_000)  # Optuna is imported for it
     axis = tab.find(".axis").first.bounding_box()
     assert axis is not None
     tab.page.mouse.move(axis["x"] + 12, axis["y"] + axis["height"] * 0.75)
