@@ -72,7 +72,7 @@ format: setup ## rewrite the code the way `make check` wants it
 
 horovod: setup $(VENV)/.horovod-ready ## build Horovod from its source and install it; the wheel is kept for the next time
 
-bench: setup horovod $(VENV)/.bench-ready ## one table: each row measured against the peer beside it
+bench: setup horovod $(VENV)/.bench-ready $(TRACKERS_VENV)/.ready ## one table: each row measured against the peer beside it
 	@$(PY) -m benchmarks
 
 bench-20gb: setup ## 20 GB of Parquet through 2 workers (needs 30 GB in TMPDIR; removed afterwards)

@@ -32,8 +32,10 @@ class TrackerCallback(LoggerCallback):
     """
 
     wait_at_end_s: float = 60.0
-    """How long `fit()` waits at most for the last rows to arrive: 10 s if the service fails whenever it is called, 5 s
-    after an interrupt. What is left can be sent later: `paceline.trackers.send`."""
+    """How long `fit()` waits at most for the last rows to arrive; 5 s after an interrupt. What is left can be sent
+    later: `paceline.trackers.send`."""
+    wait_when_down_s: float = 10.0
+    """The same for a service that fails whenever it is called."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
@@ -65,7 +67,7 @@ class TrackerCallback(LoggerCallback):
             return
         is_interrupted = any(trial.outcome == "interrupted" for trial in trials)
         wait_s = min(AFTER_INTERRUPT_S, self.wait_at_end_s) if is_interrupted else self.wait_at_end_s
-        left = courier.finish(wait_s)
+        left = courier.finish(wait_s, self.wait_when_down_s)
         self._warnings += courier.take_warnings()
         if left.deliveries:
             self._warnings.append(self._how_to_send(left))

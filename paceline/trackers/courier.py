@@ -24,8 +24,6 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 """Between two tries to reach a service that is down; `LAST_DELAY_S` when nothing is left but to wait for it."""
 LAST_DELAY_S = 0.5
-DOWN_S = 10.0
-"""How long the end of a run waits for a service that fails whenever it is called."""
 MOST_REST = 9.0
 """How long to rest after work at most, as a multiple of the CPU time that the work took."""
 LONGEST_REST_S = 3.0
@@ -75,8 +73,8 @@ class Courier:
             warnings, self._warnings = self._warnings, []
         return warnings
 
-    def finish(self, timeout_s: float) -> Left:
-        """Wait until everything is delivered: at most so long, and less if the service keeps failing.
+    def finish(self, timeout_s: float, timeout_when_down_s: float) -> Left:
+        """Wait until everything is delivered, for at most so long; the other limit holds while the service fails.
 
         The thread ends, or is left alone if it hangs.
         """
@@ -84,10 +82,12 @@ class Courier:
         with self._changed:
             self._is_finishing = True
             self._changed.notify_all()
-            while self._deliveries and time.monotonic() < began + (
-                min(timeout_s, DOWN_S) if self._problem else timeout_s
-            ):
-                self._changed.wait(LAST_DELAY_S)
+            while self._deliveries:
+                limit = min(timeout_s, timeout_when_down_s) if self._problem else timeout_s
+                left_s = began + limit - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(min(left_s, LAST_DELAY_S))
             self._is_over = True
             self._changed.notify_all()
             left = Left(list(self._deliveries), self._problem)

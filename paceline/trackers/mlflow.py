@@ -33,7 +33,7 @@ MOST_PARAMS = 100
 LONGEST_REQUEST = 400_000
 """Characters of parameters in one request; MLflow takes a megabyte, and other scripts take up to 6 bytes each."""
 LONGEST_KEY, LONGEST_PARAM, LONGEST_TAG = 250, 6000, 5000
-PROBE_S = 5.0
+PROBE_S = 10.0
 """How long a server may take to accept a connection."""
 
 _ODD = re.compile(r"[^/\w.\- :]")

@@ -1,60 +1,21 @@
-"""A real MLflow server, which can be killed and started again, and what it says over HTTP."""
+"""A real MLflow server, and what it says over HTTP."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
-from paceline.testing.processes import wait_for
+from benchmarks.mlflow_server import MLflowServer
 from paceline.testing.tracker_contract import ReadRow, ReadRun
 from paceline.trackers.tracker import ATTEMPT_KEY
 from tests.trackers.readers import MLFLOW_OUTCOMES
 
-START_S = 180.0
-"""The first start sets up a database."""
 
-
-class MLflowServer:
-    """One server on one port, with a database that outlives it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self._port}"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1"]
-        command += ["--port", str(self._port), "--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db"]
-        command += ["--default-artifact-root", f"{self._folder}/artifacts"]
-        with open(self._folder / "server.log", "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        wait_for(self._answers, f"the MLflow server; its log is in {self._folder}", timeout=START_S)
-
-    def kill(self) -> None:
-        """As a crash would: no goodbye."""
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-
-    def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=5):
-                return True
-        except OSError:
-            return False
+class ReadableServer(MLflowServer):
+    """A server of the environment that runs the tests."""
 
     def ask(self, path: str, **query: Any) -> Any:
         """One call of MLflow's REST API."""

@@ -17,7 +17,7 @@ from paceline.testing.tracker_contract import ReadRun, TrackerContract
 from paceline.trackers import Tracker
 from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.trackers.climbs import ROWS, climb
-from tests.trackers.live.mlflow_server import MLflowServer
+from tests.trackers.live.mlflow_server import ReadableServer
 
 pytestmark = [pytest.mark.trackers, pytest.mark.timeout(400)]
 
@@ -29,7 +29,7 @@ class TestServer(TrackerContract):
     exactly_once = True
 
     @pytest.fixture(autouse=True)
-    def _experiment(self, mlflow_server: MLflowServer) -> None:
+    def _experiment(self, mlflow_server: ReadableServer) -> None:
         self.server = mlflow_server
         self.experiment = f"contract {next(_numbers)}"
 
@@ -60,7 +60,7 @@ def written(storage: Path) -> list[tuple[int, int]]:
 
 
 def test_training_goes_on_while_the_server_is_dead_and_all_rows_arrive(
-    mlflow_server: MLflowServer, tmp_path: Path
+    mlflow_server: ReadableServer, tmp_path: Path
 ) -> None:
     from paceline.air.integrations.mlflow import MLflowLoggerCallback
 
@@ -81,7 +81,7 @@ def test_training_goes_on_while_the_server_is_dead_and_all_rows_arrive(
     helper = threading.Thread(target=kill_and_bring_back)
     helper.start()
     callback = MLflowLoggerCallback(mlflow_server.uri, experiment_name="killed server")
-    callback.wait_at_end_s = 120.0
+    callback.wait_at_end_s = callback.wait_when_down_s = 120.0
     result = DataParallelTrainer(
         climb_on,
         train_loop_config={"gate": str(gate)},
@@ -97,7 +97,7 @@ def test_training_goes_on_while_the_server_is_dead_and_all_rows_arrive(
     assert found.outcome == "finished"
 
 
-def arrived(server: MLflowServer, experiment: str) -> bool:
+def arrived(server: ReadableServer, experiment: str) -> bool:
     try:
         return any(run.rows for run in server.runs(experiment))
     except OSError:  # there is no such experiment yet
@@ -106,7 +106,7 @@ def arrived(server: MLflowServer, experiment: str) -> bool:
 
 @pytest.mark.parametrize("moment", ["after_tracker_open", "after_tracker_send"])
 def test_a_killed_driver_and_a_restore_leave_one_run_with_each_row_once(
-    moment: str, mlflow_server: MLflowServer, tmp_path: Path
+    moment: str, mlflow_server: ReadableServer, tmp_path: Path
 ) -> None:
     from paceline.air.integrations.mlflow import MLflowLoggerCallback
 
