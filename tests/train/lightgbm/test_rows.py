@@ -37,4 +37,4 @@ def test_negative_weights() -> None:
 
 
 def test_more_workers_than_rows() -> None:
-    refused(classes(1), "1 rows.*2 workers")
+    refused(classes(1), "1 row.*2 workers")
