@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 
 from paceline.air.errors import CheckpointError, ConfigError, DataError, EngineLost, FailureKind, WorkerFailure
+from paceline.air.words import counted
 
 MAX_TEXT = 128 * 1024
 MAX_MESSAGE = 2000
@@ -251,7 +252,8 @@ def describe_exit(
         elif number == signal.SIGKILL:
             hint = "Somebody killed it, or the system's out-of-memory killer; see dmesg."
             if out_of_memory_kills > 0:
-                hint = f"{out_of_memory_kills} process(es) of its control group ran out of memory meanwhile. {hint}"
+                killed = counted(out_of_memory_kills, "process", "processes")
+                hint = f"{killed} of its control group ran out of memory meanwhile. {hint}"
     else:
         exit_code = code
         if code == 0:

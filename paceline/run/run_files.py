@@ -18,6 +18,7 @@ from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
 from paceline.air.settings import as_json, changes, fingerprint, need_code, plain_config, stored
+from paceline.air.words import counted
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers
 from paceline.run import side_files
@@ -116,7 +117,8 @@ class RunFiles:
         """Let others find this run, and end what drivers that were killed have left on this machine."""
         ended = drivers.sweep()
         if ended:
-            self.warnings.append(f"Ended {ended} process(es) that an earlier driver had left behind.")
+            processes = counted(ended, "process", "processes")
+            self.warnings.append(f"Ended {processes} that an earlier driver had left behind.")
         problem = drivers.enter_run(self.identity.experiment_id, str(self.run_dir.root))
         if problem:
             self.notes.append(f"If this driver is killed, the next one cannot end what it leaves behind: {problem}.")
