@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import msgspec
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import flattened, nested_get
 from paceline.cli.errors import USAGE, CommandError
+from paceline.cli.metric_choice import default_metric, metric_names
 from paceline.cli.output import (
     add_format,
     age_text,
@@ -39,10 +39,10 @@ Lists runs and searches, newest first; of a search, its trials in the order of t
 lists the results directory (PACELINE_RESULTS_DIR, or ~/paceline_results).
 
 BEST is the value of the best checkpoint that is kept, or of the best trial; LAST the one that was reported last. METRIC
-is what checkpoints or trials are ranked by, otherwise the first metric that was reported. SIZE is that of the
-checkpoints; of searches on remote storage, or with more than 2,000 trials, it is not known. AGE is the time since the
-start. PROGRESS counts iterations; of a search, the trials that have ended, of how many once it has
-finished.
+is what checkpoints or trials are ranked by, otherwise a loss, otherwise the first metric that is not a counter such as
+epoch or step. SIZE is that of the checkpoints; of searches and trials on remote storage, or of more than 2,000 trials,
+it is not known: then it is empty, and null in JSON. AGE is the time since the start. PROGRESS counts iterations; of a
+search, the trials that have ended, of how many once it has finished.
 """
 
 COLUMNS = [
@@ -57,6 +57,8 @@ COLUMNS = [
     Column("size", "SIZE", right=True),
 ]
 MOST_TRIALS_TO_LOOK_AT = 2000
+MOST_NAMES = 8
+"""Of metrics that could be meant."""
 STATUSES = ("running", "finished", "failed", "interrupted", "killed", "pending", "damaged", "unreadable")
 
 
@@ -84,6 +86,7 @@ def run(given: argparse.Namespace) -> int:
     found = found_at(path)
     if not found.runs and not found.searches and len(found.problems) == 1:
         raise broken(found)
+    _refuse_unknown(given.metric, found)
     rows = rows_of(found, str(resolve_storage(place(path))), given.metric)
     rows = [row for row in rows if not given.status or row["status"] in given.status]
     rows = _sorted(rows, given.sort_by, given.reverse)
@@ -101,7 +104,7 @@ def run(given: argparse.Namespace) -> int:
 def rows_of(found: Found, root: str, metric: str | None) -> list[dict[str, Any]]:
     """One row for each run and search, newest first; for each trial, if the path is that of a search."""
     here = [search for search in found.searches if search.path == root]
-    rows = [run_row(trial, root, metric or _name(search.metric)) for search in here for trial in search.trials]
+    rows = [row for search in here for row in trial_rows(search, root, metric)]
     others = [search_row(search, root, metric) for search in found.searches if search.path != root]
     others += [run_row(summary, root, metric) for summary in found.runs]
     rows += sorted(others, key=lambda row: row["started"] or 0.0, reverse=True)
@@ -123,10 +126,50 @@ def _shorten(rows: list[dict[str, Any]]) -> None:
             row["name"] = experiment
 
 
+def _refuse_unknown(metric: str | None, found: Found) -> None:
+    """A metric that was never reported is probably misspelled."""
+    if metric is None:
+        return
+    everything = [*found.runs, *(trial for search in found.searches for trial in search.trials)]
+    reported = [each.reached.metrics for each in everything]
+    if any(nested_get(metrics, metric) is not None for metrics in reported):
+        return
+    if names := metric_names(reported):
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        raise CommandError(
+            f"--metric {metric}: no run has it. There are: {', '.join(names[:MOST_NAMES])}{more}.", USAGE
+        )
+
+
+def trial_rows(search: ExperimentSummary, root: str, metric: str | None) -> list[dict[str, Any]]:
+    """The trials of a search as JSON has them."""
+    chosen = metric or search_metric(search)
+    return [
+        {**run_row(trial, root, chosen), **dict(zip(("size", "checkpoints"), _kept_by(trial, search), strict=True))}
+        for trial in search.trials
+    ]
+
+
+def _kept_by(trial: TrialSummary, search: ExperimentSummary) -> tuple[int | None, int | None]:
+    """Size and number of the checkpoints of a trial; None if they are not known.
+
+    A search does not know the checkpoints of trials that have ended: their own records do.
+    """
+    reached = trial.reached
+    if not reached.checkpoints and trial.status != "pending":
+        if "://" in search.path or len(search.trials) > MOST_TRIALS_TO_LOOK_AT:
+            return None, None
+        try:
+            reached = summary_of_run_dir(RunDir(Path(trial.path))).reached
+        except (RestoreError, StorageError):  # it is gone, or damaged
+            return None, None
+    return reached.size, len(reached.checkpoints)
+
+
 def run_row(summary: RunSummary, root: str, metric: str | None) -> dict[str, Any]:
     """A run or trial as JSON has it."""
     reached = summary.reached
-    metric = metric or summary.score_attribute or _first_number(reached.metrics)
+    metric = metric or summary.score_attribute or default_metric(reached.metrics, reached.iteration)
     is_ranked = metric is not None and metric == summary.score_attribute
     row = {
         "kind": "run",
@@ -156,8 +199,7 @@ def run_row(summary: RunSummary, root: str, metric: str | None) -> dict[str, Any
 
 def search_row(search: ExperimentSummary, root: str, metric: str | None) -> dict[str, Any]:
     """A search as JSON has it, without its trials."""
-
-    chosen = metric or _name(search.metric)
+    chosen = metric or search_metric(search)
     best = msgspec.structs.replace(search, metric=chosen).best if chosen else None
     counts = {status: sum(trial.status == status for trial in search.trials) for status in STATUSES}
     reported = [
@@ -184,14 +226,9 @@ def search_row(search: ExperimentSummary, root: str, metric: str | None) -> dict
 
 
 def _size_of(search: ExperimentSummary) -> int | None:
-    """A search does not know the checkpoints of trials that have ended: their own records do."""
     if "://" in search.path or len(search.trials) > MOST_TRIALS_TO_LOOK_AT:
         return None
-    size = 0
-    for trial in search.trials:
-        with contextlib.suppress(RestoreError, StorageError):  # it has not begun, or is damaged
-            size += trial.reached.size or summary_of_run_dir(RunDir(Path(trial.path))).reached.size
-    return size
+    return sum(_kept_by(trial, search)[0] or 0 for trial in search.trials)
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Cell]:
@@ -254,11 +291,9 @@ def _keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys([*names, *(name for values in inside for name in values)]))[:20]
 
 
-def _first_number(metrics: Mapping[str, Any]) -> str | None:
-    numbers = (name for name, value in flattened(metrics).items() if isinstance(value, int | float))
-    return next(numbers, None)
-
-
-def _name(metric: str | Sequence[str] | None) -> str | None:
-    """A search may have several metrics: the first one is shown."""
-    return metric if isinstance(metric, str) or metric is None else next(iter(metric), None)
+def search_metric(search: ExperimentSummary) -> str | None:
+    """What trials are ranked by; of several metrics, the first. Otherwise what the first trial is listed with."""
+    if search.metric:
+        return search.metric if isinstance(search.metric, str) else search.metric[0]
+    reached = next((trial.reached for trial in search.trials if trial.reached.metrics), None)
+    return default_metric(reached.metrics, reached.iteration) if reached is not None else None

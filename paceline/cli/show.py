@@ -11,7 +11,7 @@ import msgspec
 
 from paceline.air.metrics import nested_get
 from paceline.air.words import counted, duration_text, printable
-from paceline.cli.ls import failed_trials, progress_text, run_row, search_row
+from paceline.cli.ls import failed_trials, progress_text, run_row, search_row, trial_rows
 from paceline.cli.output import (
     add_format,
     age_text,
@@ -84,9 +84,10 @@ def run(given: argparse.Namespace) -> int:
     most = None if given.all else MOST_LINES
     if isinstance(found, ExperimentSummary):
         row: dict[str, Any] = {**search_row(found, found.path, None), "how_to_continue": _continue_search(found)}
-        row["all_trials"] = [run_row(trial, found.path, None) for trial in found.trials]
         if given.format == "table":
             _show_search(found, row, most)
+        else:
+            row["all_trials"] = trial_rows(found, found.path, None)
     else:
         facts = run_facts(found.path)
         row = facts_row(facts)

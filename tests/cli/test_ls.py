@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from paceline import train
 from paceline.cli.ls import progress_text
 from paceline.run.display import cell_width
-from tests.cli.conftest import HOSTILE, Cli, Runs, fit
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
+from tests.cli.conftest import HOSTILE, Cli, RemoteRuns, Runs, fit
 
 
 def rows(cli: Cli, *arguments: object) -> dict[str, dict[str, Any]]:
@@ -161,3 +163,42 @@ def in_terminal(width: int, *arguments: str) -> str:
     os.close(leader)
     assert process.wait(60) == 0
     return said.decode().replace("\r\n", "\n")
+
+
+def counting(config: dict[str, Any]) -> None:
+    for epoch in range(2):
+        train.report({"epoch": epoch, "step": 10 * epoch, "accuracy": 0.5, "val_loss": 0.25})
+
+
+def test_counters_are_not_the_metric_of_a_run(cli: Cli, tmp_path: Path) -> None:
+    settings = RunConfig(name="counting", storage_path=str(tmp_path), verbose=0, engine="inline")
+    DataParallelTrainer(
+        counting, train_loop_config={}, scaling_config=ScalingConfig(num_workers=1), run_config=settings
+    ).fit()
+    row = rows(cli, tmp_path)["counting"]
+    assert (row["metric"], row["last"]) == ("val_loss", 0.25)
+    row = rows(cli, tmp_path, "--metric", "epoch")["counting"]
+    assert (row["metric"], row["last"]) == ("epoch", 1)
+
+
+def test_a_metric_that_no_run_has_is_answered_with_those_that_exist(runs: Runs, cli: Cli) -> None:
+    for place in (runs.root, runs.search, runs.finished):
+        said = cli("ls", place, "--metric", "nonsense")
+        assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
+        assert "nonsense" in said.err
+        assert "loss" in said.err
+
+
+def test_the_size_of_trials_that_have_ended_is_known(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    found = rows(cli, runs.search)
+    assert all(row["size"] > 0 and row["checkpoints"] == 2 for row in found.values())
+    assert sum(row["size"] for row in found.values()) == rows(cli, runs.root)["search"]["size"]
+    assert all(row["size"] > 0 for row in json.loads(cli("show", runs.search, "--json").out)["all_trials"])
+    copy = Path(shutil.copytree(runs.search, tmp_path / "search"))
+    name = next(iter(found))
+    shutil.rmtree(copy / name)
+    assert (rows(cli, copy)[name]["size"], rows(cli, copy)[name]["checkpoints"]) == (None, None)
+
+
+def test_the_size_of_remote_trials_is_not_known(remote: RemoteRuns, cli: Cli) -> None:
+    assert {row["size"] for row in rows(cli, remote.search).values()} == {None}
