@@ -11,7 +11,7 @@ from paceline.air import temporary
 from paceline.air.errors import PacelineError, RunLockedError
 from paceline.air.words import counted, printable, size_text
 from paceline.cli.errors import FAILED, code_of
-from paceline.cli.output import add_format, note, write, write_csv, write_json
+from paceline.cli.output import add_format, add_verbose, note, write, write_csv, write_json
 from paceline.cli.places import broken, found_at, shown_place
 from paceline.engine.local import drivers
 from paceline.run.cleaning import Removed, clean_run
@@ -31,6 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", type=_count, metavar="N", help="remove checkpoints, except the N best and the newest of each run"
     )
+    add_verbose(parser, "list the runs of which nothing is removed, too")
     add_format(parser)
 
 
@@ -40,7 +41,10 @@ def run(given: argparse.Namespace) -> int:
     removed: list[Removed] = []
     for path in _runs(_found(given.path)):
         try:
-            removed += clean_run(path, keep=given.keep, dry_run=given.dry_run, announce=note)
+            gone = clean_run(path, keep=given.keep, dry_run=given.dry_run, announce=note)
+            if given.format == "table":
+                _write(path, gone, given.verbose)
+            removed += gone
         except RunLockedError as error:
             note(str(error))
         except PacelineError as error:
@@ -53,7 +57,7 @@ def run(given: argparse.Namespace) -> int:
     elif given.format == "csv":
         write_csv(rows, ["kind", "path", "size"])
     else:
-        _write(removed, ended, given.dry_run)
+        _write_counts(removed, ended, given.dry_run)
     return code
 
 
@@ -92,10 +96,15 @@ def _sweep_processes(dry_run: bool) -> int:
     return drivers.sweep()
 
 
-def _write(removed: list[Removed], ended: int, dry_run: bool) -> None:
+def _write(path: str, removed: list[Removed], verbose: bool) -> None:
     for each in removed:
         size = size_text(each.size) if each.size is not None else ""
         write(f"{each.kind:<10}  {size:>9}  {printable(shown_place(each.path))}")
+    if verbose and not removed:
+        write(f"{'untouched':<10}  {'':>9}  {printable(shown_place(path))}")
+
+
+def _write_counts(removed: list[Removed], ended: int, dry_run: bool) -> None:
     what = [counted(sum(each.kind == "leftover" for each in removed), "leftover")]
     what.append(counted(sum(each.kind == "checkpoint" for each in removed), "checkpoint"))
     if ended:

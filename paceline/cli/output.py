@@ -43,6 +43,11 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
 
 
+def add_verbose(parser: argparse.ArgumentParser, help: str) -> None:
+    """The option of commands that by default print only what matters."""
+    parser.add_argument("-v", "--verbose", action="store_true", help=help)
+
+
 def terminal_width() -> int | None:
     """None if the output does not go to a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from paceline.air.constants import CHECKPOINT_MANIFEST_FILE
+from paceline.air.errors import RunNotFoundError
 from paceline.air.words import counted, printable, size_text
-from paceline.cli.errors import DAMAGED, FAILED
-from paceline.cli.output import add_format, painted, write, write_csv, write_json
+from paceline.cli.errors import DAMAGED, FAILED, USAGE, CommandError
+from paceline.cli.output import add_format, add_verbose, painted, write, write_csv, write_json
 from paceline.cli.places import add_path, found_at, place, shown_place
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import resolve_storage
@@ -18,14 +20,18 @@ from paceline.view.integrity import Verified, verify_checkpoint, verify_run
 
 DESCRIPTION = """\
 Reads every checkpoint that is kept and compares it with the hashes in its manifest, and reads every record of the
-journals. PATH may be one checkpoint, a run, a search, or a directory of them. Remote checkpoints are downloaded.
+journals. PATH may be one checkpoint, a run, a search, or a directory of them. Remote checkpoints are downloaded. It
+prints what is damaged or cannot be read, and how much was read; --verbose lists everything.
 
 The exit code is 3 if something is damaged.
 """
 
+PROBLEMS = ("damaged", "unreadable")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "a checkpoint, a run, a search, or several of them")
+    add_verbose(parser, "list everything that was read")
     add_format(parser)
 
 
@@ -34,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
     found: list[Verified] = []
     for each in _verified(given.path):
         found.append(each)
-        if given.format == "table":
+        if given.format == "table" and (given.verbose or each.state in PROBLEMS):
             _write(each)
     rows = [msgspec.to_builtins(each) for each in found]
     if given.format == "json":
@@ -52,7 +58,10 @@ def _verified(given: str) -> Iterator[Verified]:
     if _is_checkpoint(path):
         yield verify_checkpoint(path)
         return
-    found = found_at(path)
+    try:
+        found = found_at(path)
+    except RunNotFoundError:
+        raise _nothing_there(given, path) from None
     for problem in found.problems:
         yield Verified("journal", problem.path, "damaged" if problem.damaged else "unreadable", problem=problem.message)
     for summary in found.runs:
@@ -80,7 +89,17 @@ def _write(each: Verified) -> None:
 
 
 def _write_counts(found: list[Verified]) -> None:
-    checkpoints = [each for each in found if each.kind == "checkpoint"]
-    bad = sum(each.state in ("damaged", "unreadable") for each in found)
-    said = f"{counted(len(checkpoints), 'checkpoint')} and {counted(len(found) - len(checkpoints), 'journal')} read"
-    write(f"{said}, {bad} of them damaged or unreadable." if bad else f"{said}, nothing is damaged.")
+    checkpoints = sum(each.kind == "checkpoint" for each in found)
+    counts = {"checkpoint": checkpoints, "journal": len(found) - checkpoints}
+    said = " and ".join(counted(count, kind) for kind, count in counts.items() if count)
+    bad = sum(each.state in PROBLEMS for each in found)
+    write(f"Read {said or 'nothing'}: {f'{bad} damaged or unreadable' if bad else 'nothing is damaged'}.")
+
+
+def _nothing_there(given: str, path: str) -> CommandError:
+    resolved = resolve_storage(path)
+    exists = isinstance(resolved, Path) and resolved.exists()
+    problem = "is neither" if exists else "does not exist"
+    return CommandError(
+        f"{shown_place(given)} {problem}: name a run, a search, a checkpoint, or a directory of them.", USAGE
+    )

@@ -174,3 +174,13 @@ def test_bad_input(cli: Cli, runs: Runs) -> None:
     for value in ("0", "-1", "x"):
         said = cli("gc", runs.root, f"--keep={value}")
         assert (said.code, len(said.err.splitlines())) == (2, 1)
+
+
+def test_runs_that_stay_as_they_are_are_listed_on_request(
+    run_dir: RunDir, runs: Runs, cli: Cli, tmp_path: Path
+) -> None:
+    tidy = shutil.copytree(runs.finished, tmp_path / "results" / "tidy" / "run")
+    lines = cli("gc", tmp_path / "results", "--dry-run").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["leftover", "leftover", "Would"]
+    lines = cli("gc", tmp_path / "results", "--dry-run", "-v").out.splitlines()
+    assert [line for line in lines if line.startswith("untouched") and str(tidy) in line]

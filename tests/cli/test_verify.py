@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli, RemoteRuns, Runs, fit
 def test_everything_that_is_kept_is_read(runs: Runs, cli: Cli) -> None:
     said = cli("verify", runs.finished)
     assert said.code == 0
-    assert said.out.endswith("2 checkpoints and 1 journal read, nothing is damaged.\n")
+    assert said.out == "Read 2 checkpoints and 1 journal: nothing is damaged.\n"
     rows = json.loads(cli("verify", runs.search, "--json").out)
     assert {row["state"] for row in rows} == {"ok"}
     assert sum(row["kind"] == "checkpoint" for row in rows) == 8
@@ -72,3 +72,28 @@ def test_damage_on_a_store(remote: RemoteRuns, cli: Cli, tmp_path: Path, monkeyp
         said = cli(command, uri)
         assert said.code == 3, (command, said)
         assert "s3://bucket/damage" in said.out + said.err
+
+
+def test_only_problems_are_listed_unless_everything_is_asked_for(runs: Runs, cli: Cli) -> None:
+    assert cli("verify", runs.finished).out == "Read 2 checkpoints and 1 journal: nothing is damaged.\n"
+    lines = cli("verify", runs.finished, "-v").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "ok", "ok", "Read"]
+    lines = cli("verify", runs.rotten).out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["damaged", "Read"]
+    assert lines[-1] == "Read 2 checkpoints and 1 journal: 1 damaged or unreadable."
+    assert len(json.loads(cli("verify", runs.rotten, "--json").out)) == 3
+    checkpoint = cli("verify", f"{runs.rotten}/checkpoint_000001")
+    assert checkpoint.out == "Read 1 checkpoint: nothing is damaged.\n"
+
+
+def test_a_path_that_is_nothing_of_the_kind(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in ("nope", tmp_path, tmp_path / "file", tmp_path / "nope"):
+        said = cli("verify", path)
+        assert (said.code, said.out, len(said.err.splitlines())) == (2, "", 1)
+        assert said.err.endswith("name a run, a search, a checkpoint, or a directory of them.\n")
+
+
+def test_a_uri_with_nothing_at_it(remote: RemoteRuns, cli: Cli) -> None:
+    said = cli("verify", "s3://bucket/nope")
+    assert (said.code, "a checkpoint" in said.err) == (2, True)
