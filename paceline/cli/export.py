@@ -33,7 +33,9 @@ FORMATS = ("csv", "parquet", "html")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "a run, a trial or a search")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help="csv, parquet or html")
+    parser.add_argument(
+        "--to", metavar="FORMAT", help="csv, parquet or html (default: as the name of the file given with -o ends)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="- for standard output (default: named like the run)")
     parser.add_argument("--ranks", action="store_true", help="one row for each report and rank")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -42,18 +44,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Write the file, and say where it is."""
-    if given.to not in FORMATS:
-        later = " Checkpoints cannot be exported yet." if given.to == "safetensors" else ""
-        raise CommandError(f"--to {given.to}: choose {', '.join(FORMATS)}.{later}", USAGE)
-    if given.ranks and given.to == "html":
+    to = _format(given.to, given.output)
+    if given.ranks and to == "html":
         raise CommandError("--ranks is for CSV and Parquet.", USAGE)
     found = one_at(given.path)
     if given.ranks and isinstance(found, ExperimentSummary):
         raise CommandError("--ranks is for runs: name a trial of the search.", USAGE)
-    target = given.output or f"{_name(found)}.{given.to}"
-    rows, save = _content(found, given.to, given.ranks)
+    target = given.output or f"{_name(found)}.{to}"
+    rows, save = _content(found, to, given.ranks)
     if target == "-":
-        if given.to == "parquet" and sys.stdout.isatty():
+        if to == "parquet" and sys.stdout.isatty():
             raise CommandError("Parquet is not for a terminal: give a file with -o.", USAGE)
         sys.stdout.flush()
         save(sys.stdout.buffer)
@@ -61,7 +61,7 @@ def run(given: argparse.Namespace) -> int:
         return 0
     with _new_file(Path(target), given.force) as file:
         save(file)
-    row = {"path": found.path, "to": given.to, "file": target, "rows": rows}
+    row = {"path": found.path, "to": to, "file": target, "rows": rows}
     if given.format == "json":
         write_json(row)
     elif given.format == "csv":
@@ -69,6 +69,22 @@ def run(given: argparse.Namespace) -> int:
     else:
         write(f"{printable(target)}: {counted(rows, 'row')} of {printable(shown_place(found.path))}")
     return 0
+
+
+def _format(to: str | None, output: str | None) -> str:
+    """The one that was asked for, or that the file's name says."""
+    if to is None:
+        ending = Path(output or "").suffix.lower().removeprefix(".")
+        if ending in FORMATS:
+            return ending
+        raise CommandError(
+            "Which format? Give --to csv, parquet or html, or -o with a file that ends in .csv, .parquet or .html.",
+            USAGE,
+        )
+    if to not in FORMATS:
+        later = " Checkpoints cannot be exported yet." if to == "safetensors" else ""
+        raise CommandError(f"--to {to}: choose {', '.join(FORMATS)}.{later}", USAGE)
+    return to
 
 
 def _content(found: RunSummary | ExperimentSummary, to: str, ranks: bool) -> tuple[int, Callable[[Any], None]]:

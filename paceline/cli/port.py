@@ -7,6 +7,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from paceline.cli.errors import USAGE, CommandError
+
 DESCRIPTION = """\
 Changes `ray` to `paceline` in scripts, notebooks and folders of them. Prints a diff; --write applies it. Comments,
 strings and layout stay as they are. Code without a counterpart stays too: it gets a comment that says what to write
@@ -29,7 +31,11 @@ def run(given: argparse.Namespace) -> int:
     from paceline.compat.port.files import CannotPortError, files_in, ported, write
 
     changed, notes, problems = 0, [], []
-    for path in (file for each in given.paths for file in files_in(each)):
+    files = [file for each in given.paths for file in files_in(each)]
+    if not files:
+        places = " or ".join(str(each) for each in given.paths)
+        raise CommandError(f"There are no Python files or notebooks in {places}.", USAGE)
+    for path in files:
         try:
             result = ported(path)
             if result.changed and given.write:

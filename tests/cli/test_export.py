@@ -167,3 +167,14 @@ def test_a_directory_that_is_missing_is_named_and_nothing_else(runs: Runs, cli: 
     said = cli("export", runs.finished, "--to", "csv", "-o", tmp_path / "nope" / "x.csv")
     assert (said.code, len(said.err.splitlines())) == (2, 1)
     assert ".tmp" not in said.err
+
+
+def test_the_name_of_the_file_says_the_format(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    for name, beginning in (("x.csv", b"training_iteration"), ("x.parquet", b"PAR1"), ("x.HTML", b"<!")):
+        told = json.loads(cli("export", runs.finished, "-o", tmp_path / name, "--json").out)
+        assert told["to"] == name[2:].lower()
+        assert (tmp_path / name).read_bytes().startswith(beginning)
+    for options in ([], ["-o", tmp_path / "x.txt"], ["-o", "-"], ["-o", tmp_path / "csv"]):
+        said = cli("export", runs.finished, *options)
+        assert (said.code, len(said.err.splitlines())) == (2, 1)
+        assert "--to csv, parquet or html" in said.err

@@ -91,3 +91,9 @@ def test_a_ported_program_runs(script: Path, capsys: pytest.CaptureFixture[str])
     main(["port", "--write", "script.py"])
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "True paceline.tune.tuner\n", done.stderr
+
+
+def test_a_folder_without_programs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("import ray")
+    assert main(["port", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"paceline: There are no Python files or notebooks in {tmp_path}.\n"
