@@ -30,6 +30,7 @@ from paceline.air.settings import plain_config
 from paceline.run.checkpoint_background import COMMITS, STORE, CheckpointBackground, Commit
 from paceline.run.checkpoint_target import CheckpointTarget, Reply, SharedPath, choose_target
 from paceline.run.messages import MOST_IN_FLIGHT, CheckpointFiles, CheckpointWanted, ForTarget, StagedCheckpoint
+from paceline.run.pins import Pins
 from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record, RunRecords
 from paceline.run.retention import (
     KeptCheckpoint,
@@ -71,8 +72,7 @@ class CheckpointKeeper:
     _under_way: list[Commit] = field(default_factory=list)
     """Commits that nobody has checked yet, oldest first."""
     _damaged: list[str] = field(default_factory=list)
-    _pinned: set[tuple[int, object]] = field(default_factory=set)
-    """Numbers of checkpoints that another run is copying, in a thread of its own, each with a token."""
+    _pins: Pins = field(default_factory=Pins)
     _warned_of_score: bool = False
     _is_closed: bool = False
     _told: set[str] = field(default_factory=set)
@@ -181,9 +181,7 @@ class CheckpointKeeper:
 
     def pin(self, number: int) -> Callable[[], None]:
         """Keep a checkpoint until the function that is returned has been called."""
-        pin = (number, object())
-        self._pinned.add(pin)
-        return partial(self._pinned.discard, pin)
+        return self._pins.pin(number)
 
     def _hold(self, kept: KeptCheckpoint, attachment: Attachment) -> Commit:
         """Keep the newest checkpoint in memory; nothing is written to disk."""
@@ -209,15 +207,16 @@ class CheckpointKeeper:
 
     def retire(self, reached: Sequence[int] = ()) -> None:
         """Delete what is no longer among the kept ones, except the newest, the best, and what ranks may be reading.
+        What another run is copying is deleted afterwards.
 
         `reached` is the last report of each rank; with async_save it may have looked when newer ones were in flight.
         """
         if "background" in vars(self):
             self.background.deletions.look_after()
+        self._delete_released()
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
-        numbers.update(number for number, _ in list(self._pinned))
         readable = 1 + (MOST_IN_FLIGHT if self.config.async_save else 0)
         for index in set(reached):
             numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-readable:])
@@ -226,7 +225,12 @@ class CheckpointKeeper:
         for kept in gone:
             self.journal.append(CheckpointRetired(number=kept.number))
             self.journal.flush()
-            self.background.retire(kept.number)
+            self._pins.put_off(kept.number)
+        self._delete_released()
+
+    def _delete_released(self) -> None:
+        for number in self._pins.released():
+            self.background.retire(number)
 
     # -- reading --------------------------------------------------------------------------
 
@@ -333,6 +337,8 @@ class CheckpointKeeper:
 
         With complete=False (an interruption) what is still to be uploaded is given up. `warnings` says what went wrong.
         """
+        if "background" in vars(self) and complete:
+            self._leave_the_rest_to_copies()
         self._is_closed = True
         if "background" in vars(self):
             if not complete:
@@ -342,6 +348,17 @@ class CheckpointKeeper:
             self.background.close(complete=complete)
         self.target.close()
         self.newest_in_memory = None
+
+    def _leave_the_rest_to_copies(self) -> None:
+        """The search that this run belongs to may still be copying a checkpoint for another of its runs."""
+        self._delete_released()
+        for number in self._pins.outlast(self._delete_after_close):
+            if self.run_dir.checkpoint(number).exists():  # It is copied from here.
+                self.background.deletions.discard_remotely(number)
+
+    def _delete_after_close(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # The journal says that it can go.
+            storage_commit.delete_tree(storage_commit.to_trash(self.run_dir.checkpoint(number)))
 
     def _warn_once(self, text: str) -> None:
         if text not in self._told:

@@ -352,6 +352,9 @@ class Run:
             return  # a forked child has no part in its parent's run
         self._parts.is_closed = True
         self.wait_for_job()
+        following, self._next = self._next, None
+        if isinstance(following, Restart):
+            following.change.drop()
         try:
             if self._attempt is not None:
                 self._wind_up()

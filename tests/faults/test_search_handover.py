@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from paceline import tune
-from paceline.air import CheckpointConfig, RunConfig
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig
+from paceline.run.checkpoint_background import Commit
+from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.spec import Trial
-from paceline.testing.invariants import check_no_processes, check_run, committed_checkpoints
-from paceline.testing.processes import Driver, Marks, fault
+from paceline.testing.invariants import check_no_processes, check_run, committed_checkpoints, journal_records
+from paceline.testing.processes import Driver, Marks, fault, wait_for
 from paceline.tune import ResultGrid, TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler, PopulationBasedTraining
-from paceline.tune.schedulers.trial_scheduler import Controller, Decision
+from paceline.tune.schedulers.trial_scheduler import Controller, Decision, Restart
 from tests.faults.cases import long_run, mostly_slow
 from tests.tune.growing import grow
 from tests.tune.search_invariants import experiment_records
@@ -56,8 +58,6 @@ def population(root: Path, every: int = 1, keep: int | None = None, **settings: 
 
 
 def weights_of(checkpoint: Path) -> list[int]:
-    from paceline.air import Checkpoint
-
     weights: list[int] = Checkpoint.from_directory(str(checkpoint)).to_dict()["weights"]
     return weights
 
@@ -122,6 +122,25 @@ def test_donor_keeps_a_checkpoint_until_it_is_copied(tmp_path: Path) -> None:
     assert len(copied) == len(takeovers) > 0
 
 
+def test_donor_that_ends_before_it_is_copied_leaves_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first copy begins when its donor has ended, and the checkpoint that it needs is not among those kept."""
+    adopt = CheckpointKeeper.adopt
+    awaited: list[Path] = []
+
+    def adopt_later(keeper: CheckpointKeeper, checkpoint: Checkpoint, *given: Any) -> Commit:
+        if not awaited:
+            awaited.append(donor := Path(str(checkpoint.path)).parent)
+            wait_for(lambda: "end" in [record["kind"] for record in journal_records(donor)], "the donor's end")
+        return adopt(keeper, checkpoint, *given)
+
+    monkeypatch.setattr(CheckpointKeeper, "adopt", adopt_later)
+    grid = population(tmp_path, keep=1).fit()
+    assert awaited, "nobody was bad enough"
+    check_population(grid)
+
+
 class PauseAfterEachRow(FIFOScheduler):
     """Trials take turns of one row."""
 
@@ -155,6 +174,31 @@ def test_paused_trial_goes_on_from_that_very_row(
         assert starts == expected, "a checkpoint was lost, or a process ended without need"
     order = [record["n"] for record in experiment_records(grid.experiment_path) if record["kind"] == "row"]
     assert order == [number for _ in range(STEPS) for number in range(len(RATES))], "they did not take turns"
+
+
+class FailWhileOneWaits(FIFOScheduler):
+    """The first trial waits to take over what the second has after two rows. Fails when that has ended."""
+
+    def on_trial_result(self, controller: Controller, trial: Trial, result: Mapping[str, Any]) -> Decision:
+        first, *_ = controller.get_trials()
+        if trial is first:
+            return self.PAUSE
+        if result["training_iteration"] == 2:
+            controller.restart_trial(first, Restart(donor=trial))
+        return self.CONTINUE
+
+    def choose_trial_to_run(self, controller: Controller) -> Trial | None:
+        return next((trial for trial in controller.waiting_trials() if trial.status == "PENDING"), None)
+
+    def on_trial_complete(self, controller: Controller, trial: Trial, result: Mapping[str, Any] | None) -> None:
+        raise LookupError("the scheduler is wrong")
+
+
+def test_search_that_fails_keeps_no_checkpoint_for_those_who_wait(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="the scheduler is wrong"):
+        population(tmp_path, keep=1, scheduler=FailWhileOneWaits(), max_concurrent_trials=1).fit()
+    _, donor, *_ = sorted(path for path in (tmp_path / "storage" / "population").iterdir() if path.is_dir())
+    assert [path.name for path in committed_checkpoints(donor)] == [f"checkpoint_{STEPS - 1:06}"]
 
 
 class KillPaused(PauseAfterEachRow):

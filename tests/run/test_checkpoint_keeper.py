@@ -255,3 +255,44 @@ def test_a_checkpoint_that_is_being_copied_is_not_deleted(run_dir: RunDir, journ
     commit(keeper, 2)
     retire(keeper)
     assert on_disk(run_dir) == [2]
+
+
+def test_a_copy_that_outlasts_the_run_deletes_what_it_was_made_of(run_dir: RunDir, journal: Journal) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
+    commit(keeper, 0)
+    first, second = keeper.pin(0), keeper.pin(0)
+    commit(keeper, 1)
+    retire(keeper)
+    assert [kept.number for kept in keeper.committed] == [1]  # nobody else shall begin to use the other
+    keeper.close()
+    first()
+    first()
+    assert on_disk(run_dir) == [0, 1]
+    second()
+    assert on_disk(run_dir) == [1]
+    assert not run_dir.leftovers()
+
+
+def test_what_was_copied_at_the_very_end_is_deleted_on_closing(run_dir: RunDir, journal: Journal) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
+    commit(keeper, 0)
+    release = keeper.pin(0)
+    commit(keeper, 1)
+    retire(keeper)
+    release()
+    keeper.close()
+    assert on_disk(run_dir) == [1]
+
+
+def test_after_an_interruption_copies_leave_the_directory_to_the_next_driver(run_dir: RunDir, journal: Journal) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
+    commit(keeper, 0)
+    release = keeper.pin(0)
+    commit(keeper, 1)
+    retire(keeper)
+    keeper.close(complete=False)
+    release()
+    assert on_disk(run_dir) == [0, 1]
+    again = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal)
+    again.load(records(journal))
+    assert on_disk(run_dir) == [1]

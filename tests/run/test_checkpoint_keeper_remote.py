@@ -100,6 +100,21 @@ def test_a_restore_finishes_remote_deletions(
     assert [kept.number for kept in second.committed] == [1]
 
 
+def test_the_store_need_not_keep_what_is_copied_from_this_disk(
+    run_dir: RunDir, journal: Journal, mirror: Mirror
+) -> None:
+    keeper = CheckpointKeeper(CheckpointConfig(num_to_keep=1), run_dir, journal, mirror)
+    commit(keeper, 0)
+    release = keeper.pin(0)
+    commit(keeper, 1)
+    retire(keeper)
+    keeper.close()  # Afterwards the store may belong to another driver.
+    assert mirror.checkpoint_numbers() == [1]
+    assert on_disk(run_dir) == [0, 1]
+    release()
+    assert on_disk(run_dir) == [1]
+
+
 def test_closing_tells_of_uploads_that_failed(
     run_dir: RunDir, journal: Journal, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:

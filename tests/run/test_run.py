@@ -60,6 +60,19 @@ def test_stop_while_a_donors_checkpoint_is_copied(tmp_path: Path, monkeypatch: p
     assert events == ["copied", "released"]
 
 
+def test_a_run_that_ends_instead_of_taking_over_lets_the_donor_go(tmp_path: Path) -> None:
+    released: list[str] = []
+    donor = Donor("donor", Checkpoint.from_dict({"step": 9}), {"step": 9}, release=lambda: released.append("donor"))
+    spec = quick_trainer(save_twice, inline=True).to_run_spec()
+    run = Run.open(spec, choose_engine("inline"), Embedding(decider=AfterFirstRow(Restart(Change(donor=donor)))))
+    while not isinstance(run.step(), Restart):
+        assert not run.done
+    run.request_stop(signal.SIGTERM)
+    while not run.done:
+        run.step()
+    assert released == ["donor"]
+
+
 def save_and_hang() -> None:
     try:
         session.report({"step": 0}, checkpoint=Checkpoint.from_dict({"step": 0}))

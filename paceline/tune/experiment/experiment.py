@@ -224,6 +224,7 @@ class Experiment:
             stack.callback(self.shared.audience.close)
             for trial_run in self.shared.trials:
                 stack.callback(trial_run.release_room)
+                stack.callback(trial_run.forget_change)  # others need not keep checkpoints for it
             for trial_run in list(self.shared.trials.active):
                 if trial_run.run is not None:
                     stack.callback(trial_run.run.close)
