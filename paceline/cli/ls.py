@@ -42,7 +42,7 @@ BEST is the value of the best checkpoint that is kept, or of the best trial; LAS
 is what checkpoints or trials are ranked by, otherwise a loss, otherwise the first metric that is not a counter such as
 epoch or step. SIZE is that of the checkpoints; of searches and trials on remote storage, or of more than 2,000 trials,
 it is not known: then it is empty, and null in JSON. AGE is the time since the start. PROGRESS counts iterations; of a
-search, the trials that have ended, of how many once it has finished.
+search, the trials that have ended, of how many if that is known.
 """
 
 COLUMNS = [
@@ -214,6 +214,7 @@ def search_row(search: ExperimentSummary, root: str, metric: str | None) -> dict
         "trainer": search.trainable,
         "trials": {"all": len(search.trials), **{status: count for status, count in counts.items() if count}},
         "num_samples": search.num_samples,
+        "total": search.total_trials,
         "metric": chosen,
         "mode": search.mode,
         "best": nested_get(best.reached.metrics, chosen) if best is not None and chosen else None,
@@ -256,8 +257,8 @@ def progress_text(row: Mapping[str, Any]) -> str:
     if row["kind"] == "search":
         trials = row["trials"]
         done = trials["all"] - sum(trials.get(status, 0) for status in ("running", "pending", "killed"))
-        # Trials are created as there is room for them: how many there will be is known at the end.
-        return f"{done}/{trials['all']}" if row["status"] == "finished" else f"{done}"
+        total = row["total"]  # trials are created as there is room for them: there may be more than there are now
+        return f"{done}" if total is None else f"{done}/{total}"
     if row["kind"] == "problem":
         return ""
     most = row["most_iterations"]

@@ -235,7 +235,9 @@ def _about_search(search: ExperimentSummary, row: Mapping[str, Any]) -> Iterable
     if search.metric:
         yield "metric", cell(f"{row['metric']} ({row['mode']})")
     counts = [f"{count} {status}" for status, count in row["trials"].items() if status != "all"]
-    yield "trials", f"{row['trials']['all']}: {', '.join(counts)}" if counts else "0"
+    created, total = row["trials"]["all"], row["total"]
+    number = f"{created} of {total}" if total is not None and total > created else f"{created}"
+    yield "trials", f"{number}: {', '.join(counts)}" if counts else number
     yield from _times(search)
     yield "files", cell(shown_place(search.path))
 

@@ -28,7 +28,8 @@ export interface Entry {
   params: Record<string, Plain>;
   metric: string | string[] | null;
   mode: string | string[] | null;
-  num_samples: number | null;
+  /** Of a search: how many trials there will be; null if nobody knows. */
+  total: number | null;
   path: string;
   number: number | null;
   attempts: number;

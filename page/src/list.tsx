@@ -44,14 +44,13 @@ const took = (entry: Entry): string => {
 };
 
 function Progress({ entry }: { entry: Entry }) {
-  const counts = entry.counts ?? {};
-  const all = Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const done = all - (counts["running"] ?? 0) - (counts["pending"] ?? 0);
-  const total = Math.max(all, entry.num_samples ?? 0);
+  const { ended, total } = runs.progress(entry);
+  if (total === null)
+    return <span title={`${counted(ended, "trial")} ended; how many there will be is not known`}>{number(ended)}</span>;
   return (
-    <span class="progress" title={`${done} of ${counted(total, "trial")} ended`}>
-      <progress max={total || 1} value={done} />
-      {number(done)}/{number(total)}
+    <span class="progress" title={`${number(ended)} of ${counted(total, "trial")} ended`}>
+      <progress max={total || 1} value={ended} />
+      {number(ended)}/{number(total)}
     </span>
   );
 }

@@ -40,7 +40,7 @@ function anticipated(id: string, { kind, parent, summary, metrics }: Facts): Ent
     metrics: Object.fromEntries(last.filter(([name]) => metrics.includes(name))),
     checkpoints: reached.checkpoints.length,
     size: reached.size,
-    ...{ best: {}, params: {}, counts: {}, metric: null, mode: null, num_samples: null, number: null },
+    ...{ best: {}, params: {}, counts: {}, metric: null, mode: null, total: null, number: null },
   };
 }
 
@@ -160,6 +160,10 @@ export function Head({ entry }: { entry: Entry }) {
   ];
   if (entry.kind !== "search")
     facts.splice(1, 0, ["Iteration", number(entry.iteration)], ["Workers", number(entry.workers)]);
+  if (entry.kind === "search") {
+    const { ended, total } = runs.progress(entry);
+    facts.splice(1, 0, ["Trials", total === null ? `${number(ended)} ended` : `${number(ended)} of ${number(total)}`]);
+  }
   if (entry.kind === "search" && entry.metric)
     facts.splice(1, 0, [
       "Metric",

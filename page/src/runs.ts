@@ -347,6 +347,13 @@ export function aim(search: Entry): { metric: string; sign: 1 | -1 } {
   return { metric: metric ?? "", sign: mode === "max" ? -1 : 1 };
 }
 
+/** How many trials of a search have ended, and how many there will be; null if nobody knows. As `paceline ls` counts. */
+export function progress({ counts, total }: Entry): { ended: number; total: number | null } {
+  const open = ["running", "pending", "killed"];
+  const ended = Object.entries(counts ?? {}).reduce((sum, [name, n]) => sum + (open.includes(name) ? 0 : n), 0);
+  return { ended, total };
+}
+
 const ranked = new WeakMap<Entry[], Entry[]>();
 
 /** Best first. As everywhere in paceline, the earlier one of equal trials is better, and failed ones do not count. */

@@ -59,11 +59,10 @@ def test_the_table_has_a_line_for_each(runs: Runs, cli: Cli) -> None:
     assert len(said.err.splitlines()) == 1
 
 
-def test_a_search_that_goes_on_has_no_total() -> None:
-    trials = {"all": 8, "finished": 5, "running": 2, "pending": 1}
-    assert progress_text({"kind": "search", "status": "running", "trials": trials}) == "5"
-    assert progress_text({"kind": "search", "status": "killed", "trials": trials}) == "5"
-    assert progress_text({"kind": "search", "status": "finished", "trials": {"all": 4, "finished": 4}}) == "4/4"
+def test_the_progress_of_a_search_has_its_total_if_that_is_known() -> None:
+    search = {"kind": "search", "trials": {"all": 8, "finished": 5, "running": 2, "pending": 1}}
+    assert progress_text({**search, "total": None}) == "5"
+    assert progress_text({**search, "total": 12}) == "5/12"
 
 
 def test_the_trials_of_a_search_have_their_parameters(runs: Runs, cli: Cli) -> None:

@@ -59,6 +59,15 @@ def test_a_search_has_its_best_and_its_failed_trials(runs: Runs, cli: Cli) -> No
     assert (row["kind"], row["best"], len(row["all_trials"])) == ("search", 2, 4)
 
 
+def test_a_search_that_was_killed_says_how_many_trials_it_would_have_had(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    journal = next(Path(runs.search).glob("experiment-*.jsonl"))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    third = next(place for place, line in enumerate(lines) if b'{"kind":"trial","n":2' in line)
+    (tmp_path / journal.name).write_bytes(b"".join(lines[:third]))
+    assert "trials     2 of 4: 2 pending" in cli("show", tmp_path).out
+    assert json.loads(cli("show", tmp_path, "--json").out)["total"] == 4
+
+
 def test_a_trial_names_its_search(runs: Runs, cli: Cli) -> None:
     trial = json.loads(cli("ls", runs.search, "--json").out)[0]["path"]
     assert runs.search in cli("show", trial).out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -347,6 +348,28 @@ def test_a_search_beside_runs(tmp_path: Path, show: Any, tab_of: Open) -> None:
     expect(tab.find(".row:not(.head) input:checked")).to_have_count(10)
     expect(tab.row("trial 0").get_by_role("checkbox")).not_to_be_checked()
     expect(tab.row("trial 11").get_by_role("checkbox")).to_be_checked()
+
+
+def test_a_search_that_was_killed_says_how_many_trials_there_would_have_been(
+    tmp_path: Path, show: Any, tab_of: Open
+) -> None:
+    Tuner(
+        equal,
+        param_space={"x": tune.grid_search(list(range(12)))},
+        tune_config=TuneConfig(metric="score", mode="max", max_concurrent_trials=1),
+        run_config=RunConfig(name="cut", storage_path=str(tmp_path), verbose=0, engine="inline"),
+    ).fit()
+    journal = next((tmp_path / "cut").glob("experiment-*.jsonl"))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    fourth = next(place for place, line in enumerate(lines) if b'{"kind":"trial","n":3' in line)
+    journal.write_bytes(b"".join(lines[:fourth]))
+    for number in range(3, 12):
+        shutil.rmtree(next(journal.parent.glob(f"*_{number:05d}*")))
+    tab = tab_of(show(tmp_path))
+    tab.open()
+    expect(tab.row("cut")).to_contain_text("3/12")
+    tab.go_to("cut")
+    expect(tab.find(".facts")).to_contain_text("Trials3 of 12")
 
 
 def drag(tab: Tab, metric: str, begin: float, end: float) -> None:

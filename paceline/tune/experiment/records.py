@@ -52,6 +52,8 @@ class Facts(Struct, kw_only=True):
     mode: str | list[str] | None = None
     max_concurrent_trials: int | None = None
     time_budget_s: float | None = None
+    total: int | None = None
+    """How many trials there will be; None: without end, or an earlier version did not write it down."""
     chdir_to_trial_dir: bool = True
     run: dict[str, Any]
     """The settings of its RunConfig."""

@@ -204,6 +204,7 @@ def facts_of(setup: SearchSetup, place: ExperimentPlace) -> dict[str, Any]:
         "scheduler": described(setup.scheduler),
         "registered": _registered(setup),
         **stored(setup.tune),
+        "total": setup.total,
         "run": {
             **stored(config),
             "had_stop": config.stop is not None,

@@ -55,6 +55,15 @@ class ExperimentSummary(Struct, kw_only=True):
     started: float
     ended: float | None
     trials: list[TrialSummary]
+    total: int | None = None
+    """How many trials there will be; None if nobody knows. One that has finished may have ended with fewer."""
+
+    @property
+    def total_trials(self) -> int | None:
+        """How many trials there will have been: of a finished search those that there are, otherwise `total`."""
+        if self.status == "finished":
+            return len(self.trials)
+        return None if self.total is None else max(self.total, len(self.trials))
 
     @property
     def best(self) -> TrialSummary | None:
@@ -155,6 +164,7 @@ def search_summary(search: FollowedSearch, place: str, alive: bool, trials: list
         started=search.started,
         ended=left.time if left is not None else None,
         trials=trials,
+        total=facts.total,
     )
 
 

@@ -42,7 +42,8 @@ class Line(Struct, array_like=True, kw_only=True, gc=False):
     params: dict[str, Any] = {}
     metric: str | list[str] | None = None
     mode: str | list[str] | None = None
-    num_samples: int | None = None
+    total: int | None = None
+    """Of a search: how many trials there will be; None if nobody knows."""
     path: str = ""
     number: int | None = None
     attempts: int = 0
@@ -116,7 +117,7 @@ def _search(entry: Entry, summary: ExperimentSummary, root: str, ids: dict[str, 
         best_trial=ids.get(best.path) if best is not None else None,
         metric=summary.metric,
         mode=summary.mode,
-        num_samples=summary.num_samples,
+        total=summary.total_trials,
         counts=dict(Counter(trial.status for trial in summary.trials)),
         path=_below(summary.path, root),
     )

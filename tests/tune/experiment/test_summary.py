@@ -54,6 +54,26 @@ def test_a_finished_search(search: Path) -> None:
     assert "two is too much" in failed.error
 
 
+def test_a_search_knows_how_many_trials_there_will_be(search: Path) -> None:
+    (journal,) = search.glob("experiment-*.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    second = next(place for place, line in enumerate(lines) if b'{"kind":"trial","n":1' in line)
+    journal.write_bytes(b"".join(lines[:second]))
+    killed = experiment_summary_of(search)
+    assert (killed.status, len(killed.trials), killed.total, killed.total_trials) == ("killed", 1, 3, 3)
+    Tuner.restore(search, objective, num_samples=2).fit()
+    assert experiment_summary_of(search).total == 6
+
+
+def test_a_search_without_end_has_no_total_until_it_is_over(tmp_path: Path) -> None:
+    run_config = RunConfig(name="endless", storage_path=str(tmp_path), verbose=0, engine="inline")
+    settings = TuneConfig(num_samples=-1, time_budget_s=0.2, max_concurrent_trials=1)
+    Tuner(objective, param_space={"x": tune.uniform(0, 1)}, tune_config=settings, run_config=run_config).fit()
+    summary = experiment_summary_of(tmp_path / "endless")
+    assert summary.total is None
+    assert summary.total_trials == (len(summary.trials) if summary.status == "finished" else None)
+
+
 def test_trials_of_a_finished_search_are_not_looked_at(search: Path) -> None:
     before = experiment_summary_of(search)
     for trial in before.trials:
@@ -97,6 +117,7 @@ def test_searches_of_earlier_versions(name: str) -> None:
         assert ends[2] == ("finished", 3.78156, 6)
         ends[2] = ENDS[name][2]
     assert ends == ENDS[name]
+    assert summary.total is None
     scores = [score for _, score, _ in ends]
     assert summary.best is not None
     assert summary.best.number == scores.index(max(scores))

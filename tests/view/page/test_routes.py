@@ -74,7 +74,7 @@ class TestList:
         assert search["counts"] == {"finished": 12}
         best = max(trials, key=lambda trial: float(trial["metrics"]["score"]))
         assert (search["best_trial"], search["best"]) == (best["id"], best["metrics"])
-        assert (search["metric"], search["mode"], search["num_samples"]) == ("score", "max", 12)
+        assert (search["metric"], search["mode"], search["total"]) == ("score", "max", 12)
 
     def test_it_is_packed(self, page: Page) -> None:
         packed = page.ask("GET", "/api/list", headers={"Accept-Encoding": "gzip"})
