@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 
+import paceline
 from paceline.air.words import printable
 from paceline.cli.arguments import seconds
 from paceline.cli.errors import USAGE, CommandError
@@ -13,8 +16,15 @@ from paceline.run.requests import request_stacks
 
 DESCRIPTION = """\
 Prints the Python stacks of all threads of every rank, also of ranks that hang. The workers write them themselves, so no
-debugger and no special rights are needed. Training goes on.
+debugger and no special rights are needed. Training goes on. Lines that begin with > are in your own code, the others in
+Python, paceline or another library.
 """
+
+_FRAME = re.compile(r'\s*File "([^"]+)", line ')
+_LIBRARY = re.compile(
+    r"/(site|dist)-packages/|/lib(64)?/python\d[^/]*/|^<(frozen|string|attrs generated|__array_function__)"
+)
+_PACELINE = os.path.join(os.path.dirname(os.path.abspath(paceline.__file__)), "")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,5 +55,11 @@ def run(given: argparse.Namespace) -> int:
                 write("")
             heading(f"rank {row['rank']}")
             for line in printable(str(row["stack"])).rstrip().splitlines():
-                write(f"  {line}")
+                write(f"{'>' if is_users(line) else ' '} {line}")
     return 0
+
+
+def is_users(line: str) -> bool:
+    """Whether a line of a stack is a frame of the user's code. The worker may be on a machine with other paths."""
+    frame = _FRAME.match(line)
+    return frame is not None and not frame[1].startswith(_PACELINE) and _LIBRARY.search(frame[1]) is None

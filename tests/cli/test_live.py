@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli.stacks import is_users
 from paceline.run.found_runs import summary_of
 from paceline.view.live import live_runs
 from tests.cli.conftest import DRIVER, WAIT_S, Cli, RemoteRuns, Runs, live_run, until
@@ -28,6 +29,32 @@ def test_stacks_of_every_rank(runs: Runs, cli: Cli) -> None:
     rows = json.loads(cli("stacks", runs.live, "--rank", "1", "--json").out)
     assert [row["rank"] for row in rows] == [1]
     assert "driver.py" in rows[0]["stack"]
+
+
+def test_the_users_frames_are_marked(runs: Runs, cli: Cli) -> None:
+    lines = [line for line in cli("stacks", runs.live).out.splitlines() if 'File "' in line]
+    marked = [line for line in lines if line.startswith("> ")]
+    assert marked
+    assert all(str(DRIVER) in line for line in marked)
+    assert not any(str(DRIVER) in line for line in lines if line not in marked)
+    assert any("paceline" in line for line in lines if line not in marked)
+
+
+@pytest.mark.parametrize(
+    ("path", "mine"),
+    [
+        ("/home/me/train.py", True),
+        ("/tmp/ipykernel_12/345.py", True),
+        ("<stdin>", True),
+        ("/usr/lib/python3.11/threading.py", False),
+        ("/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False),
+        ("<frozen runpy>", False),
+    ],
+)
+def test_whose_a_frame_is(path: str, mine: bool) -> None:
+    assert is_users(f'  File "{path}", line 12 in f') is mine
+    assert not is_users("Thread 0x00007f (most recent call first):")
 
 
 def test_a_directory_with_one_live_run_is_enough(runs: Runs, cli: Cli) -> None:
