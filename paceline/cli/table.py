@@ -16,7 +16,8 @@ from paceline.run.display import cell_width
 GAP = 2
 NARROWEST_FOLD = 14
 """Columns that a folded cell gets at least."""
-_BREAK_AFTER = frozenset("/_-,;: =")
+_BREAK_AFTER = "/_-,;:="
+_NARROWEST_ELLIPSIS = 4
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,29 @@ def cell(text: object) -> str:
 
 
 def table_lines(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]], width: int | None, *, colors: bool = False
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Cell]],
+    width: int | None,
+    *,
+    colors: bool = False,
+    widest: dict[str, int] | None = None,
 ) -> Iterator[str]:
     """The lines of a table that is at most so many columns wide; None: as wide as it needs.
 
-    A row may lack cells. A column that no row has a cell for is left out.
+    A row may lack cells. A column that no row has a cell for is left out. A table that is drawn again and again passes
+    the same `widest` each time: then its columns stay, and never become narrower.
     """
-    columns = [column for column in columns if any(_text(row.get(column.key, "")) for row in rows)]
-    if not columns:
+    if widest is None:
+        columns = [column for column in columns if any(_text(row.get(column.key, "")) for row in rows)]
+    if not columns or not rows:
         return
     widths = [
         max(cell_width(column.title), *(cell_width(_text(row.get(column.key, ""))) for row in rows))
         for column in columns
     ]
+    if widest is not None:
+        widths = [max(each, widest.get(column.key, 0)) for each, column in zip(widths, columns, strict=True)]
+        widest.update({column.key: each for column, each in zip(columns, widths, strict=True)})
     if width is not None and not _fits(columns, widths, width):
         yield from _blocks(columns, rows, width, colors)
         return
@@ -144,14 +155,23 @@ def pair_lines(
 
 
 def folds(text: str, width: int) -> Iterator[str]:
-    """The text in pieces of at most so many columns, cut after a sign where words end if there is one."""
+    """The text in pieces of at most so many columns, cut at spaces.
+
+    A word that is longer is cut after a sign such as a slash. If it has none, an ellipsis says that it goes on.
+    """
     while cell_width(text) > width:
-        end = cut = _longest(text, width)
-        while cut > end // 2 and text[cut - 1] not in _BREAK_AFTER and text[cut : cut + 1] != " ":
-            cut -= 1
-        if cut <= end // 2:
+        end = _longest(text, width)
+        cut = end + 1 if text[end : end + 1] == " " else text.rfind(" ", 0, end) + 1
+        if not text[:cut].strip():
+            cut = max((text.rfind(sign, 0, end) + 1 for sign in _BREAK_AFTER), default=0)
+        if cut:
+            yield text[:cut].rstrip()
+        elif width < _NARROWEST_ELLIPSIS:
             cut = end
-        yield text[:cut].rstrip()
+            yield text[:cut]
+        else:
+            cut = _longest(text, width - 1)
+            yield f"{text[:cut]}…"
         text = text[cut:].lstrip()
     yield text
 

@@ -52,6 +52,9 @@ COLUMNS = [
     Column("driver", "DRIVER", right=True),
 ]
 
+WIDTHS = {"rate": len("99.9/s"), "cpu": len("100%"), "memory": len("999.9 MiB"), "age": len("119 min")}
+"""What columns need sooner or later: with less at first, the table would move while somebody reads it."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print once and end")
@@ -147,17 +150,16 @@ def _watch(interval: float, all_ranks: bool) -> None:
     from rich.text import Text
 
     before: list[LiveRun] = []
+    widest = dict(WIDTHS)
     with _keys(), Live(screen=True, auto_refresh=False) as picture:
         while True:
             now = live_runs()
             rows = _rows(before, now)
             height = shutil.get_terminal_size().lines
             title = f"{counted(len(rows), 'live run')}, {time.strftime('%H:%M:%S')}   (q to quit)"
-            lines = [
-                title,
-                "",
-                *table_lines(COLUMNS, list(_cells(rows, all_ranks)), terminal_width(), colors=has_colors()),
-            ]
+            cells = list(_cells(rows, all_ranks))
+            table = table_lines(COLUMNS, cells, terminal_width(), colors=has_colors(), widest=widest)
+            lines = [title, "", *table]
             if len(lines) > height:
                 lines = [*lines[: height - 1], f"... and {len(lines) - height + 1} more lines: see paceline top --once"]
             picture.update(Text.from_ansi("\n".join(lines)), refresh=True)

@@ -68,7 +68,7 @@ class LiveRun(Struct, kw_only=True):
 
 
 def live_runs() -> list[LiveRun]:
-    """The runs of this user's live drivers, in the order of their start. Trials of a search are runs, too."""
+    """The runs of this user's live drivers, by start and path. Trials of a search are runs, too."""
     found: list[LiveRun] = []
     for driver in drivers.live_drivers():
         if not driver.is_here:  # its process ids mean others to us
@@ -91,7 +91,7 @@ def live_runs() -> list[LiveRun]:
                         seen=time.monotonic(),
                     )
                 )
-    return sorted(found, key=lambda each: each.summary.started)
+    return sorted(found, key=lambda each: (each.summary.started, each.summary.path))
 
 
 def recent_rate(journal: Path) -> float | None:

@@ -18,7 +18,7 @@ def test_columns_are_aligned_and_empty_ones_left_out() -> None:
 def test_a_narrow_table_folds_long_cells() -> None:
     lines = list(table_lines(COLUMNS, ROWS, 30))
     assert max(map(len, lines)) <= 30
-    assert "".join(line[:23].strip() for line in lines[1:3]) == "a" * 40
+    assert "".join(line[:23].strip().rstrip("…") for line in lines[1:3]) == "a" * 40
     assert lines[1].endswith("0.5")
 
 
@@ -43,6 +43,7 @@ def test_nothing_is_lost_at_any_width() -> None:
 def test_folding_prefers_the_end_of_a_word() -> None:
     assert list(folds("experiment/DataParallelTrainer_1", 20)) == ["experiment/", "DataParallelTrainer_", "1"]
     assert list(folds("x" * 7, 3)) == ["xxx", "xxx", "x"]
+    assert list(folds("x" * 7, 4)) == ["xxx…", "xxxx"]
     assert list(folds("", 3)) == [""]
 
 
@@ -60,3 +61,22 @@ def test_cells_are_one_line_without_control_characters() -> None:
 
 def test_pairs_fold_their_values() -> None:
     assert list(pair_lines([("name", "a b c d"), ("x", "1")], 9)) == ["name  a b", "      c d", "x     1"]
+
+
+def test_words_are_cut_only_if_they_are_longer_than_the_column() -> None:
+    sentence = "a checkpoint of incomprehensible proportions was lost in transit"
+    for width in range(16, 40):
+        pieces = list(folds(sentence, width))
+        assert " ".join(pieces) == sentence
+        assert all(len(piece) <= width for piece in pieces)
+    assert list(folds("of incomprehensible size", 8)) == ["of", "incompr…", "ehensib…", "le size"]
+    assert list(folds("see results/experiment", 12)) == ["see", "results/", "experiment"]
+    assert list(folds("two words", 3)) == ["two", "wor", "ds"]
+
+
+def test_a_table_that_is_drawn_again_keeps_its_columns() -> None:
+    widest = {"none": 6}
+    wide = list(table_lines(COLUMNS, [{"name": "a long name", "loss": "100.25"}], None, widest=widest))
+    narrow = list(table_lines(COLUMNS, [{"name": "x", "loss": "1"}], None, widest=widest))
+    assert wide[0] == narrow[0] == "NAME           LOSS  NONE"
+    assert narrow[1] == "x                 1"
