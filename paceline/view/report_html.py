@@ -40,8 +40,8 @@ figcaption { font-weight: 600; overflow-wrap: anywhere; }
 .curves svg { color: #2563eb; }
 @media (prefers-color-scheme: dark) { .curves svg { color: #7aa2ff; } }
 .failed, .killed { color: #d33; } .finished { color: #2a8a4a; }
-pre { font: 13px/1.5 ui-monospace, monospace; overflow: auto; white-space: pre-wrap; }
-pre { border: 1px solid var(--line); padding: .6em .8em; }
+pre { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
+pre { overflow: auto; white-space: pre-wrap; border: 1px solid var(--line); padding: .6em .8em; }
 .wide { overflow-x: auto; }
 footer { margin-top: 2em; opacity: .65; font-size: 13px; }
 """
@@ -53,7 +53,7 @@ def run_report(path: str, filesystem: Any = None) -> str:
     facts = run_facts(path, filesystem)
     series = RunSeries(path, filesystem)
     series.refresh()
-    summary = facts.summary
+    summary, config = facts.summary, users_config(facts)
     title = f"{summary.name} / {summary.trial_id}"
     return _page(
         title,
@@ -61,8 +61,8 @@ def run_report(path: str, filesystem: Any = None) -> str:
             _facts_of_run(facts),
             *_failure(facts),
             *_curves(series),
-            *_section("Last metrics", _values(summary.reached.metrics)),
-            *_section("Configuration", _config(users_config(facts))),
+            *_section("Last metrics", _values(summary.reached.metrics), summary.reached.metrics),
+            *_section("Configuration", _config(config), config is None or config),
             *_attempts(facts),
             *_checkpoints(facts),
             *_section(
@@ -205,7 +205,8 @@ def _attempts(facts: RunFacts) -> list[Markup]:
 
 
 def _checkpoints(facts: RunFacts) -> list[Markup]:
-    rows = [
+    heads: tuple[str, ...]
+    rows: list[tuple[object, ...]] = [
         (
             each.number,
             each.iteration,
@@ -217,7 +218,9 @@ def _checkpoints(facts: RunFacts) -> list[Markup]:
         if each.kept
     ]
     heads = ("checkpoint", "iteration", "score", "size", "committed")
-    return _section("Checkpoints that are kept", _wide(table(heads, rows, right=(0, 1, 2, 3))), rows)
+    if not any(row[2] for row in rows):  # nothing ranks them
+        heads, rows = (*heads[:2], *heads[3:]), [(*row[:2], *row[3:]) for row in rows]
+    return _section("Checkpoints that are kept", _wide(table(heads, rows, right=range(len(heads) - 1))), rows)
 
 
 def _size(size: int) -> str:
@@ -231,11 +234,11 @@ def _facts_of_search(search: ExperimentSummary) -> Markup:
     counts: dict[str, int] = {}
     for trial in search.trials:
         counts[trial.status] = counts.get(trial.status, 0) + 1
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
+    said, failed = ", ".join(f"{count} {status}" for status, count in counts.items()), counts.get("failed")
     metric = f"{search.metric} ({search.mode})" if search.metric else "none"
     return pairs(
         [
-            ("status", _status(search.status)),
+            ("status", joined([_status(search.status), f", {failed} failed" if failed else ""])),
             ("trainable", search.trainable),
             ("metric", metric),
             ("trials", f"{len(search.trials)}: {said}" if said else "0"),

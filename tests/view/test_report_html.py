@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from paceline.air import RunConfig, ScalingConfig, session
+from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
 from paceline.run.records import Ended
 from paceline.train import DataParallelTrainer
 from paceline.view.frames import run_frame
-from paceline.view.report_html import MOST_CHARTS, run_report
+from paceline.view.report_html import MOST_CHARTS, run_report, search_report
 from tests.view import journals
+from tests.view.test_searches import search, trial
 
 
 def run(tmp_path: Path, config: dict[str, Any]) -> str:
@@ -67,3 +68,35 @@ def test_times_that_cannot_be_are_no_reason_to_fail(tmp_path: Path, moment: floa
     path = str(journals.write(tmp_path / "run", records))
     assert "0.25" in run_report(path)
     assert list(run_frame(path)["loss"]) == [0.25]
+
+
+@pytest.mark.parametrize("attribute", [None, "loss"])
+def test_checkpoints_have_a_score_only_if_they_are_ranked(tmp_path: Path, attribute: str | None) -> None:
+    def save() -> None:
+        session.report({"loss": 0.5}, checkpoint=Checkpoint.from_dict({"step": 1}))
+
+    kept = CheckpointConfig(checkpoint_score_attribute=attribute)
+    settings = RunConfig(storage_path=str(tmp_path), verbose=0, engine="inline", checkpoint_config=kept)
+    trainer = DataParallelTrainer(save, scaling_config=ScalingConfig(num_workers=1), run_config=settings)
+    text = run_report(trainer.fit().path)
+    assert "Checkpoints that are kept" in text
+    assert (">score</th>" in text) == (attribute is not None)
+
+
+def test_there_are_no_headings_without_content(tmp_path: Path) -> None:
+    path = journals.write(tmp_path / "run", [journals.header(), journals.attempt(), Ended(status="finished")])
+    text = run_report(str(path))
+    for title in ("Configuration", "Last metrics"):
+        assert f"<h2>{title}</h2>" not in text
+
+
+def test_text_of_programs_has_fonts_of_every_system(tmp_path: Path) -> None:
+    text = run_report(str(journals.write(tmp_path / "run", [journals.header(), journals.attempt()])))
+    assert '"DejaVu Sans Mono", Menlo, Consolas, monospace' in text
+
+
+def test_a_search_with_failed_trials_says_so_in_its_status() -> None:
+    trials = [trial(number, {"score": 1.0}) for number in range(3)]
+    assert '<strong class="finished">finished</strong></td>' in search_report(search(trials))
+    trials[0].status = trials[2].status = "failed"
+    assert '<strong class="finished">finished</strong>, 2 failed</td>' in search_report(search(trials))
