@@ -42,6 +42,7 @@ from paceline.storage import lease
 from paceline.storage.files import storage_error
 from paceline.storage.mirror import numbers_in
 from paceline.storage.run_dir import RunDir, resolve_storage
+from paceline.view.last_report import LastReport, last_report
 
 
 class CheckpointFacts(Struct, kw_only=True):
@@ -79,6 +80,8 @@ class RunFacts(Struct, kw_only=True):
     experiment_tag: str
     attempts: list[AttemptStarted]
     failures: list[AttemptFailed]
+    last_report: LastReport | None
+    """Of the rank that caused the last failure: the metrics of the summary are those of rank 0."""
     ends: list[Ended]
     """One for each driver that ended the run, or left it."""
     checkpoints: list[CheckpointFacts]
@@ -109,14 +112,14 @@ def run_facts(path: str | Path, filesystem: Any = None) -> RunFacts:
         run_dir = RunDir(place)
         records, summary = _records(run_dir), summary_of_run_dir(run_dir)
         present = {number: str(directory) for number, directory in run_dir.checkpoints()}
-        facts = _facts(records, summary, present, place_of(run_dir), None)
+        facts = _facts(records, run_dir.journal, summary, present, place_of(run_dir), None)
         facts.warnings += lost_checkpoints(run_dir, records, dict.fromkeys(present))
         return facts
     with fetched_run(place, filesystem) as (store, run_dir):
         records = RunRecords(list(FORMAT.scan(run_dir.journal, without=ROW)), run_dir.journal)
         summary = summary_of_records(run_dir, store.label, lease.is_held(store))
         present = {number: f"{place}/{run_dir.checkpoint(number).name}" for number in numbers_in(store.list())}
-        return _facts(records, summary, present, store.label, filesystem)
+        return _facts(records, run_dir.journal, summary, present, store.label, filesystem)
 
 
 def _records(run_dir: RunDir) -> RunRecords:
@@ -164,11 +167,12 @@ _kept_records = _KeptRecords()
 
 
 def _facts(
-    records: RunRecords, summary: RunSummary, present: Mapping[int, str], place: str, filesystem: Any
+    records: RunRecords, journal: Path, summary: RunSummary, present: Mapping[int, str], place: str, filesystem: Any
 ) -> RunFacts:
     header, config = records.header, records.header.checkpoint_config
     search = None if is_run(header) else search_of(summary.path, header, filesystem)
     ends = [record for record in records if isinstance(record, Ended)]
+    failures = [record for record in records if isinstance(record, AttemptFailed)]
     return RunFacts(
         summary=summary,
         config=records.config,
@@ -176,7 +180,8 @@ def _facts(
         experiment_id=header.experiment_id,
         experiment_tag=header.experiment_tag,
         attempts=[record for record in records if isinstance(record, AttemptStarted)],
-        failures=[record for record in records if isinstance(record, AttemptFailed)],
+        failures=failures,
+        last_report=last_report(journal, failures[-1]) if failures else None,
         ends=ends,
         checkpoints=list(_checkpoints(records, present, config)),
         score_attribute=config.checkpoint_score_attribute,

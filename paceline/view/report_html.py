@@ -61,7 +61,7 @@ def run_report(path: str, filesystem: Any = None) -> str:
             _facts_of_run(facts),
             *_failure(facts),
             *_curves(series),
-            *_section("Last metrics", _values(summary.reached.metrics), summary.reached.metrics),
+            *_last_metrics(facts),
             *_section("Configuration", _config(config), config is None or config),
             *_attempts(facts),
             *_checkpoints(facts),
@@ -157,6 +157,16 @@ def _failure(facts: RunFacts) -> list[Markup]:
     text = "\n".join(line for line in text.splitlines() if not line.startswith("To continue: ")).strip()  # stands below
     title = f"Failure: rank {last.rank}" if last is not None else "Failure"
     return _section(title, element("pre", text), text)
+
+
+def _last_metrics(facts: RunFacts) -> Iterator[Markup]:
+    """Rank 0 need not be the one that failed: then both are shown."""
+    metrics, last = facts.summary.reached.metrics, facts.last_report
+    if last is None or last.rank == 0:
+        yield from _section("Last metrics", _values(metrics), metrics)
+        return
+    yield from _section(f"Last metrics of rank {last.rank}, iteration {last.iteration}", _values(last.metrics))
+    yield from _section("Last metrics of rank 0", _values(metrics), metrics)
 
 
 def _curves(series: RunSeries) -> list[Markup]:

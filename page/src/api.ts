@@ -105,6 +105,8 @@ export interface Facts {
   settings: Plain;
   attempts: Attempt[];
   failures: Failure[];
+  /** Of the rank that caused the last failure, which need not be rank 0; null if it reported nothing. */
+  last_report: { rank: number; iteration: number; metrics: { [key: string]: Plain } } | null;
   checkpoints: CheckpointFacts[];
   how_to_continue: string;
   warnings: string[];

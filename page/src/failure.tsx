@@ -1,6 +1,7 @@
 // What went wrong, on one screen: the cause, the traceback, the end of the log, and how to continue.
 
 import { get, type CheckpointFacts, type Entry, type Facts, type Failure, type LogPart } from "./api";
+import { flat } from "./config";
 import { counted, moment, number } from "./format";
 import { cause, endedBadly } from "./runs";
 import { Command, Name, useAnswer } from "./ui";
@@ -53,7 +54,7 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
       <section class={`verdict ${entry.status === "failed" ? "failed" : "killed"}`} role="alert">
         <h2>{verdict(entry, facts)}</h2>
         <p>
-          It reported {counted(entry.iteration, "iteration")} in{" "}
+          {entry.workers > 1 ? "Rank 0" : "It"} reported {counted(entry.iteration, "iteration")} in{" "}
           {counted(entry.attempts || facts.attempts.length, "attempt")}
           {entry.ended ? ` and ended at ${moment(entry.ended)}` : seen ? ` and was last seen at ${moment(seen)}` : ""}.
           {last && !killed
@@ -61,6 +62,7 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
             : ""}
           {facts.how_to_continue && facts.kind === "run" ? ` ${goesOn(kept)}` : ""}
         </p>
+        {last && !killed ? <LastReport facts={facts} rank={last.rank} workers={entry.workers} /> : null}
         <div class="buttons">
           {facts.ranks.includes(rank) ? (
             <button type="button" onClick={() => choose({ tab: "logs", rank: String(rank) })}>
@@ -97,6 +99,24 @@ export function FailurePage({ entry, facts }: { entry: Entry; facts: Facts }) {
         </details>
       ) : null}
     </div>
+  );
+}
+
+const MOST_VALUES = 12;
+
+/** The other numbers of the page are those of rank 0. */
+function LastReport({ facts, rank, workers }: { facts: Facts; rank: number; workers: number }) {
+  if (workers < 2) return null;
+  const report = facts.last_report;
+  if (!report) return <p class="last-report">Rank {rank} reported nothing shortly before.</p>;
+  const values = flat(report.metrics).filter((pair): pair is [string, number] => typeof pair[1] === "number");
+  const said = values.slice(0, MOST_VALUES).map(([name, value]) => `${name} ${number(value)}`);
+  return (
+    <p class="last-report">
+      Last report of rank {rank}: iteration {number(report.iteration)}
+      {said.length ? ": " : ""}
+      <Name text={said.join(", ")} />
+    </p>
   );
 }
 

@@ -48,7 +48,7 @@ function Progress({ entry }: { entry: Entry }) {
   if (total === null)
     return <span title={`${counted(ended, "trial")} ended; how many there will be is not known`}>{number(ended)}</span>;
   return (
-    <span class="progress" title={`${number(ended)} of ${counted(total, "trial")} ended`}>
+    <span class="progress" title={`${number(ended)} of ${counted(total, "trial")} ended${runs.failedTrials(entry)}`}>
       <progress max={total || 1} value={ended} />
       {number(ended)}/{number(total)}
     </span>

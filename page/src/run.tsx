@@ -191,7 +191,7 @@ export function Head({ entry }: { entry: Entry }) {
         <h1>
           <Name text={runs.title(entry)} />
         </h1>
-        <Status status={entry.kind === "damaged" ? "damaged" : entry.status} />
+        <Status status={entry.kind === "damaged" ? "damaged" : entry.status} more={runs.failedTrials(entry)} />
         {entry.kind === "damaged" ? null : <Actions entry={entry} />}
       </div>
       {entry.kind === "damaged" ? null : (

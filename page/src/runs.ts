@@ -308,6 +308,8 @@ export function lastOf(each: Entry): number | null {
 }
 
 export const PRESELECTED = 10;
+/** On the page of a search; the server lets so many curves of a tab grow. */
+export const TRIALS_AT_FIRST = 30;
 /** By page: the list begins with the newest runs, a search with its best trials. */
 const preselected = new Map<string, string[]>();
 
@@ -337,7 +339,7 @@ function usual(page: string): string[] {
   const search = searchOfPage.peek() ?? (only ? entries.get(only) : undefined);
   const found = search ? bestTrials(search) : rows.peek().map(({ entry }) => entry);
   const curves = found.filter(({ kind }) => kind === "run" || kind === "trial");
-  return curves.slice(0, PRESELECTED).map(({ id }) => id);
+  return curves.slice(0, searchOfPage.peek() ? TRIALS_AT_FIRST : PRESELECTED).map(({ id }) => id);
 }
 
 /** The first metric of a search, and whether less of it is better. */
@@ -352,6 +354,12 @@ export function progress({ counts, total }: Entry): { ended: number; total: numb
   const open = ["running", "pending", "killed"];
   const ended = Object.entries(counts ?? {}).reduce((sum, [name, n]) => sum + (open.includes(name) ? 0 : n), 0);
   return { ended, total };
+}
+
+/** What to add to the status of a search that has failed trials. */
+export function failedTrials({ counts }: Entry): string {
+  const failed = counts?.["failed"] ?? 0;
+  return failed ? `, ${failed.toLocaleString("en-US")} failed` : "";
 }
 
 const ranked = new WeakMap<Entry[], Entry[]>();

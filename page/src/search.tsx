@@ -1,9 +1,9 @@
 // The page of a search: how good it has become, which parameters matter, when trials ran, and all of them in a table.
 
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { get, type Entry, type SearchFacts } from "./api";
 import { Charts, ChartTools } from "./charts";
-import { duration, number } from "./format";
+import { counted, duration, number } from "./format";
 import { useKeys } from "./keys";
 import { Filters } from "./filters";
 import { order, RunTable } from "./list";
@@ -13,7 +13,7 @@ import { Head } from "./run";
 import * as runs from "./runs";
 import { Timeline } from "./timeline";
 import { colour, Command, Empty, Loading, Name, Problem, Tabs, theme, useAnswer, useSize, useSlowly } from "./ui";
-import { carried, choose, columns, go, link, tab } from "./url";
+import { carried, choose, chosen, columns, go, link, tab } from "./url";
 
 const TABS: [string, string][] = [
   ["overview", "Overview"],
@@ -336,14 +336,30 @@ function Trials({ entry, trials, axes }: { entry: Entry; trials: Entry[]; axes: 
 }
 
 function Curves({ entry }: { entry: Entry }) {
-  const shown = runs.selection.value.map((id) => runs.entry(id)).filter((each): each is Entry => !!each);
-  const curves = shown.map((each, place) => ({ run: each.id, place }));
+  const [most, setMost] = useState(runs.TRIALS_AT_FIRST);
+  const selected = new Set(runs.selection.value);
+  const best = runs.bestTrials(entry);
+  // Without a choice of the user's own, more of the best trials can be drawn than are selected.
+  const all = chosen.value ? best.filter(({ id }) => selected.has(id)) : best;
+  const shown = chosen.value || most > selected.size ? all.slice(0, most) : all.filter(({ id }) => selected.has(id));
+  const curves = shown.map((each, k) => ({ run: each.id, place: runs.colours.value.get(each.id) ?? k }));
   const { metric } = runs.aim(entry);
   const metrics = runs.metricsOf(shown);
   const names = [...metrics.filter((name) => name === metric), ...metrics.filter((name) => name !== metric)];
   return (
     <div class="curves">
       <ChartTools />
+      {all.length ? (
+        <p class="quiet">
+          {number(shown.length)} of {counted(all.length, chosen.value ? "selected trial" : "trial")}
+          {metric ? `; best ${metric} first` : "; newest first"}{" "}
+          {all.length > shown.length ? (
+            <button type="button" class="small" onClick={() => setMost(most + runs.TRIALS_AT_FIRST)}>
+              Show more
+            </button>
+          ) : null}
+        </p>
+      ) : null}
       <Charts metrics={names} curves={curves} none="Select trials in the table to see their curves." />
     </div>
   );

@@ -15,6 +15,8 @@ const TOGETHER_MS = 20;
 const RESTING_MS = 150;
 /** Lines that are kept, also those that no chart shows at the moment. */
 const MOST_LINES = 1_000;
+/** Runs whose new rows a tab gets; the server refuses a stream that asks for more (paceline/view/page/live.py). */
+const MOST_GROWING = 30;
 const METRICS_PER_REQUEST = 20;
 /** A run that has ended may still have rows on the way. */
 const LATE_MS = 10_000;
@@ -269,5 +271,5 @@ wishes.series = (): SeriesWish[] => {
     } else found.set(run, { run, metrics: [metric], x: axis, smooth: url.smoothing.peek(), cursor });
   }
   for (const wish of found.values()) wish.metrics.sort();
-  return [...found.values()].sort((a, b) => (a.run < b.run ? -1 : 1));
+  return [...found.values()].slice(0, MOST_GROWING).sort((a, b) => (a.run < b.run ? -1 : 1));
 };

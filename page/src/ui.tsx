@@ -17,10 +17,11 @@ const KNOWN = new Set(["running", "finished", "failed", "killed", "interrupted",
 
 const known = (status: string): string => (KNOWN.has(status) ? status : "other");
 
-export const Status = ({ status }: { status: string }) => (
+export const Status = ({ status, more = "" }: { status: string; more?: string }) => (
   <span class={`status ${known(status)}`}>
     <i aria-hidden="true" />
     {status}
+    {more}
   </span>
 );
 

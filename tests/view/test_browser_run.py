@@ -193,6 +193,8 @@ def test_the_page_of_a_run_with_a_killed_rank(tmp_path: Path, show: Any, tab_of:
     verdict = tab.find(".verdict")
     expect(verdict).to_contain_text("Rank 1: the process was killed by SIGKILL")
     expect(verdict).to_contain_text("rank 1 of 2")
+    expect(verdict).to_contain_text(re.compile(r"Rank 0 reported \d iterations? in 1 attempt"))
+    expect(verdict.locator(".last-report")).to_have_text("Last report of rank 1: iteration 3: loss 0.3333")
     expect(verdict).to_contain_text(re.compile(r"can continue from checkpoint \d+, after iteration \d\."))
     expect(verdict.locator("code")).to_contain_text(f"DataParallelTrainer.restore('{path}'")
     expect(tab.find(".tail")).to_contain_text("rank 1 is at step 3")

@@ -11,6 +11,7 @@ from paceline.air.errors import RestoreError
 from paceline.run.records import AttemptFailed, CheckpointCommitted, Ended
 from paceline.storage.record_format import RecordFormat
 from paceline.view.facts import run_facts
+from paceline.view.last_report import LastReport
 from tests.view.journals import STARTED, attempt, header, row, write
 
 
@@ -58,3 +59,22 @@ def test_a_run_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     os.unlink(run / "journal.jsonl")
     with pytest.raises(RestoreError):
         run_facts(run)
+
+
+def test_the_last_report_is_that_of_the_rank_that_failed(tmp_path: Path) -> None:
+    first = [row(step, {"loss": 1.0}, rank=rank) for step in (1, 2, 3) for rank in (0, 1)]
+    second = [
+        row(4, {"loss": 0.4}, attempt=1),
+        row(4, {"loss": 0.5}, attempt=1, rank=1),
+        row(5, {"loss": 0.3}, attempt=1),
+    ]
+    failures = [AttemptFailed(attempt=0, rank=0, message="it broke"), AttemptFailed(attempt=1, rank=1, message="again")]
+    run = write(tmp_path / "run", [header(), attempt(), *first, failures[0], attempt(1, 3), *second, failures[1]])
+    assert run_facts(run).last_report == LastReport(rank=1, iteration=4, metrics={"loss": 0.5})
+
+
+def test_a_rank_that_failed_before_it_reported_has_no_last_report(tmp_path: Path) -> None:
+    failure = AttemptFailed(attempt=0, rank=1, message="it broke")
+    run = write(tmp_path / "run", [header(), attempt(), row(1, {"loss": 1.0}), failure])
+    assert run_facts(run).last_report is None
+    assert run_facts(write(tmp_path / "other", [header(), attempt(), row(1, {"loss": 1.0})])).last_report is None
