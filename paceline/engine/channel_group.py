@@ -170,10 +170,9 @@ class ChannelGroup(WorkerGroup):
             reads -= 1
 
     def _on_control(self, member: GroupMember, tag: int, body: bytes, fds: tuple[int, ...]) -> None:
-        if member.offsets is not None and tag in (protocol.HEARTBEAT, protocol.READY):
-            member.offsets.note(body)
-            if member.offsets.seen < member.offsets.ENOUGH:
-                self.post(member, protocol.PING, b"")
+        offsets = member.offsets if tag in (protocol.HEARTBEAT, protocol.READY) else None
+        if offsets is not None and offsets.note(body) and (question := offsets.question()) is not None:
+            self.post(member, protocol.PING, question)
         if tag == protocol.HEARTBEAT:
             return
         if member.state is MemberState.FAILED:

@@ -21,7 +21,7 @@ MESSAGE: Final = 4
 """To or from the task; opaque here."""
 EXIT: Final = 5
 PING: Final = 6
-"""Answer with a HEARTBEAT: its clocks are looked at."""
+"""Answer with a HEARTBEAT that repeats the body: its clocks are looked at."""
 
 # Worker to driver
 READY: Final = 16
@@ -32,7 +32,7 @@ ENDED: Final = 19
 FAILED: Final = 20
 """A WorkerFailure: the task raised, or the worker could not be set up."""
 HEARTBEAT: Final = 21
-"""Nothing but a sign of life; the body is `clocks()`."""
+"""Nothing but a sign of life; the body is `clocks()`, with the question if it answers a PING."""
 LOADED: Final = 22
 """The task is unpickled; the user's own code runs from here on."""
 
@@ -64,54 +64,96 @@ class Raised(msgspec.Struct, frozen=True, array_like=True):
 
 
 CLOCKS: Final = struct.Struct("<qq")
+QUESTION: Final = struct.Struct("<q")
+"""When it was asked, by the monotonic clock of the driver."""
 
 
-def clocks() -> bytes:
-    """What the monotonic and the wall clock of this process show, in nanoseconds."""
-    return CLOCKS.pack(time.monotonic_ns(), time.time_ns())
+def clocks(question: bytes = b"") -> bytes:
+    """What this process's monotonic and wall clocks show, in nanoseconds, then the question if this answers one."""
+    return CLOCKS.pack(time.monotonic_ns(), time.time_ns()) + question
+
+
+class _Window:
+    """What was seen of a worker's clocks for a while."""
+
+    def __init__(self, behind: tuple[int, int], end_ns: int) -> None:
+        self.end_ns = end_ns
+        self.most = behind
+        """How far both clocks are behind at the most: as far as they seemed in the message that came quickest."""
+        self.least: int | None = None
+        """The same for the monotonic clock at the least: a worker answers after it was asked."""
+        self.asked = 0
 
 
 class ClockOffsets:
     """How far the clocks of a worker on another machine are behind those of this process.
 
-    A message that shows a worker's clocks can only arrive late. The smallest difference seen is therefore the closest
-    to the truth, and at most as wrong as the quickest message took.
+    A message that shows a worker's clocks can only arrive late, so they are at most as far behind as they seem. When it
+    answers a question, its clocks were read after the question was sent, so they are at least as far behind as they
+    seemed to be then. The truth is taken to be in the middle: a busy machine may well be slow to read all messages, but
+    that makes it wrong by no more than half of what the quickest way there and back takes.
     """
 
     ENOUGH: Final = 5
-    """So many messages are asked for at the start; later ones come anyway."""
+    """So many questions are asked at the start of each window."""
+    CLOSE_NS: Final = 500_000
+    """More are asked as long as the quickest way there and back takes longer than this."""
+    MOST: Final = 40
+    """But not more than so many."""
     WINDOW_NS: Final = 600 * 10**9
     """What was seen more than two of these ago is forgotten: clocks drift, and are set."""
 
     def __init__(self) -> None:
         self.monotonic_ns = 0
         self.wall_ns = 0
-        self.seen = 0
-        """How many messages have shown the clocks."""
-        self._best: list[tuple[int, int]] = []
-        """How far both clocks were behind in the quickest message of this window, and of the one before."""
-        self._window_end = 0
+        self._windows: list[_Window] = []
+        """This one, and the one before."""
+        self._awaits_answer = False
 
-    def note(self, shown: bytes) -> None:
-        """The body of a frame that has just arrived."""
-        if len(shown) != CLOCKS.size:  # From a worker that shows none.
-            return
-        monotonic_ns, wall_ns = CLOCKS.unpack(shown)
+    def question(self) -> bytes | None:
+        """What to ask a worker that has shown its clocks, so that it does so again; None if that is not needed now."""
+        window = self._windows[0]
+        if self._awaits_answer or self._is_known(window):
+            return None
+        window.asked += 1
+        self._awaits_answer = True
+        return QUESTION.pack(time.monotonic_ns())
+
+    def _is_known(self, window: _Window) -> bool:
+        if window.asked < self.ENOUGH:
+            return False
+        is_close = window.least is not None and window.most[0] - window.least <= self.CLOSE_NS
+        return is_close or window.asked >= self.MOST
+
+    def note(self, shown: bytes) -> bool:
+        """Look at the body of a frame that has just arrived; False if it shows no clocks."""
+        if len(shown) < CLOCKS.size:
+            return False
+        monotonic_ns, wall_ns = CLOCKS.unpack_from(shown)
         now = time.monotonic_ns()
         behind = (now - monotonic_ns, time.time_ns() - wall_ns)
-        self.seen += 1
-        if not self._best or now > self._window_end:
-            self._window_end = now + self.WINDOW_NS
-            self._best = [behind, *self._best[:1]]
-        else:
-            self._best[0] = min(self._best[0], behind)
-        self.monotonic_ns, self.wall_ns = min(self._best)
+        if not self._windows or now > self._windows[0].end_ns:
+            self._windows = [_Window(behind, now + self.WINDOW_NS), *self._windows[:1]]
+        window = self._windows[0]
+        window.most = min(window.most, behind)
+        if len(shown) == CLOCKS.size + QUESTION.size:
+            (asked_ns,) = QUESTION.unpack_from(shown, CLOCKS.size)
+            least = asked_ns - monotonic_ns
+            window.least = least if window.least is None else max(window.least, least)
+            self._awaits_answer = False
+        self._conclude()
+        return True
+
+    def _conclude(self) -> None:
+        most, wall_ns = min(window.most for window in self._windows)
+        least = max((window.least for window in self._windows if window.least is not None), default=most)
+        late = max(0, most - least) // 2  # Clocks that drift may contradict what they showed before.
+        self.monotonic_ns, self.wall_ns = most - late, wall_ns - late
 
     def drivers_ns(self, monotonic_ns: int) -> int:
-        """A time of the worker's monotonic clock by the driver's: at the latest, and if nothing is known of the
-        worker's clock, now."""
+        """A time of the worker's monotonic clock by the driver's; if nothing is known of the worker's clock, now."""
         now = time.monotonic_ns()
-        return min(now, monotonic_ns + self.monotonic_ns) if self.seen else now
+        return min(now, monotonic_ns + self.monotonic_ns) if self._windows else now
 
 
 encode = msgspec.msgpack.Encoder().encode

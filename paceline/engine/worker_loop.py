@@ -116,7 +116,7 @@ class Channel:
             elif frame[0] == SHARED:
                 self._arrivals.complete.append(self._take_shared())
             elif frame[0] == protocol.PING:
-                self.frames.send(protocol.HEARTBEAT, protocol.clocks())
+                self.frames.send(protocol.HEARTBEAT, protocol.clocks(frame[1]))
             else:
                 return frame
         return None
