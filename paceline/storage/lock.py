@@ -15,6 +15,7 @@ import json
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from paceline.storage.files import PRIVATE_FILE_MODE, storage_error
 
 _held: dict[str, RunLock] = {}
 """Real path of the lock file -> the lock that this process holds."""
+_releasing = threading.Lock()
 
 
 def describe_this_process() -> dict[str, Any]:
@@ -106,10 +108,11 @@ class RunLock:
 
     def release(self) -> None:
         """Give the lock back. In a forked child there is nothing to give back."""
-        if self._descriptor is None:
-            return
-        descriptor, self._descriptor = self._descriptor, None
-        del _held[self._real_path]
+        with _releasing:  # a thread that stopped waiting and the one that it waited for may both release
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is None:
+                return
+            del _held[self._real_path]
         try:
             os.ftruncate(descriptor, 0)  # the file stays: unlinking it would let two drivers lock two files of one name
             _set_lock(descriptor, fcntl.F_UNLCK)  # closing alone would leave it to a child that has the descriptor

@@ -47,6 +47,9 @@ class AimTracker(Tracker):
     def label(self) -> str:
         return f"Aim at {self._repo}" if isinstance(self._repo, str) else "Aim"
 
+    def prepare(self) -> None:
+        import aim  # noqa: F401
+
     def open(self, run: TrackedRun, resume_id: str | None) -> str:
         if resume_id in self._runs:
             return resume_id

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,10 @@ class TrackerCallback(LoggerCallback):
         """By experiment: the same callback may serve several at the same time."""
         self._deliveries: dict[str, tuple[Delivery, Path]] = {}
         self._warnings: list[str] = []
+
+    def setup(self, *args: Any, **info: Any) -> None:
+        with contextlib.suppress(Exception):
+            self.tracker.prepare()
 
     def log_trial_start(self, trial: Trial) -> None:
         if trial.trial_id in self._deliveries:

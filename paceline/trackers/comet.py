@@ -51,12 +51,16 @@ class CometTracker(Tracker):
     def label(self) -> str:
         return "Comet"
 
+    def prepare(self) -> None:
+        with _without_patches():
+            importlib.import_module("comet_ml")
+
     def open(self, run: TrackedRun, resume_id: str | None) -> str:
         run_id = resume_id or hashlib.blake2b(run.key.encode(), digest_size=20).hexdigest()
         if run_id in self._experiments:
             return run_id
-        with _without_patches():
-            experiment = self._experiment(run_id, is_known=resume_id is not None)
+        self.prepare()
+        experiment = self._experiment(run_id, is_known=resume_id is not None)
         self._experiments[run_id], self._names[run_id] = experiment, run.name
         experiment.set_name(run.name)
         if tags := [*self._tags, *([run.experiment_name] if run.is_trial else [])]:

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
+from paceline.air.errors import JournalCorruptError
 from paceline.trackers.delivery import Delivery
 from paceline.trackers.tracker import RejectedError, Tracker
 from paceline.trackers.values import cut
@@ -24,6 +25,8 @@ FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 30.0
 """Between two tries to reach a service that is down; `LAST_DELAY_S` when nothing is left but to wait for it."""
 LAST_DELAY_S = 0.5
+IDLE_S = 30.0
+"""A thread without anything to deliver ends after this; the next run begins a new one."""
 MOST_REST = 9.0
 """How long to rest after work at most, as a multiple of the CPU time that the work took."""
 LONGEST_REST_S = 3.0
@@ -122,10 +125,11 @@ class Courier:
                 self._rest(LOOK_EVERY_S)
 
     def _next(self) -> Delivery | None:
-        """The one whose turn it is; None if there is nothing more to do."""
+        """The one whose turn it is; None if there is nothing to do, for now or for good."""
         with self._changed:
-            self._changed.wait_for(lambda: self._deliveries or self._is_over)
-            if self._is_over:
+            self._changed.wait_for(lambda: self._deliveries or self._is_over, IDLE_S)
+            if self._is_over or not self._deliveries:
+                self._thread = None
                 return None
             self._deliveries.rotate(-1)
             return self._deliveries[-1]
@@ -149,17 +153,22 @@ class Courier:
 
     def _failed(self, delivery: Delivery, error: Exception) -> None:
         self._problem = _in_short(error)
+        what = delivery.run_dir.root.name
         if isinstance(error, RejectedError):
-            what = delivery.run_dir.root.name
-            self._warn(f"{self._tracker.label} rejects {what}, which is no longer sent: {_cleaned(str(error))}")
-            delivery.abandon()
-            self._put_away(delivery)
+            self._give_up(delivery, f"{self._tracker.label} rejects {what}, which is no longer sent: {error}")
+        elif isinstance(error, JournalCorruptError):  # not the service's fault, and trying again does not repair it
+            self._give_up(delivery, f"{what} is no longer sent to {self._tracker.label}: {error}")
         elif not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"{self._tracker.label} does not take what it is sent ({self._problem}). Training continues. The rows "
+                f"{self._tracker.label} is not accepting data ({self._problem}). Training continues. The rows "
                 "stay in the run's journal, and are sent when the tracker answers again."
             )
+
+    def _give_up(self, delivery: Delivery, why: str) -> None:
+        self._warn(_cleaned(why))
+        delivery.abandon()
+        self._put_away(delivery)
 
     def _tell_of_rejections(self, delivery: Delivery) -> None:
         notes, delivery.notes = delivery.notes, []

@@ -71,6 +71,9 @@ class MLflowTracker(Tracker):
         uri = self._tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         return f"MLflow at {without_credentials(str(uri))}" if uri else "MLflow"
 
+    def prepare(self) -> None:
+        self._made_client()
+
     def open(self, run: TrackedRun, resume_id: str | None) -> str:
         client = self._connected()
         with _rejections(client):
@@ -117,6 +120,12 @@ class MLflowTracker(Tracker):
 
     def _connected(self) -> MlflowClient:
         """The client, if the server answers at all."""
+        client = self._made_client()
+        be_impatient()
+        check_reachable(client.tracking_uri)
+        return client
+
+    def _made_client(self) -> MlflowClient:
         if self._client is None:
             import mlflow
 
@@ -124,8 +133,6 @@ class MLflowTracker(Tracker):
                 os.environ["MLFLOW_TRACKING_TOKEN"] = self._token  # where MLflow looks for it
             uri = str(self._tracking_uri or mlflow.get_tracking_uri())
             self._client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=self._registry_uri)
-        be_impatient()
-        check_reachable(self._client.tracking_uri)
         return self._client
 
     def _run_of_key(self, client: MlflowClient, run: TrackedRun) -> Run | None:

@@ -1,8 +1,8 @@
 """What a tracker is: the few methods that a service needs, and what it is told about a run.
 
-Derive from `Tracker`, and pass ``TrackerCallback(MyTracker())`` in ``RunConfig(callbacks=[...])``. All methods are
-called in one thread of the driver, never while a report waits. Reading a run's journal, collecting rows, trying again
-and remembering what has arrived is the business of `delivery.py` and `courier.py`.
+Derive from `Tracker`, and pass ``TrackerCallback(MyTracker())`` in ``RunConfig(callbacks=[...])``. All methods but
+`prepare` are called in one thread of the driver, never while a report waits. `delivery.py` and `courier.py` read the
+run's journal, collect rows, try again, and remember what has arrived.
 """
 
 from __future__ import annotations
@@ -134,6 +134,13 @@ class Tracker(ABC):
     def label(self) -> str:
         """What messages call the service."""
         return self.name
+
+    def prepare(self) -> None:  # noqa: B027  # optional
+        """Import the service's library. Called once in the driver, before workers start.
+
+        Imports take seconds and hold the interpreter, so the driver could hardly answer workers meanwhile. What this
+        raises is ignored: the other methods find the same problem.
+        """
 
     @abstractmethod
     def open(self, run: TrackedRun, resume_id: str | None) -> str:

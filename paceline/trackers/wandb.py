@@ -37,6 +37,7 @@ WRITE_S = 10.0
 """How long W&B may take to write the last rows of an offline run."""
 
 _OFFLINE = ("offline", "dryrun")
+_MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")
 _NOT_IN_NAME = re.compile(r"[^\w.-]+")
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}
 
@@ -74,6 +75,9 @@ class WandbTracker(Tracker):
     @property
     def label(self) -> str:
         return "Weights & Biases"
+
+    def prepare(self) -> None:
+        import wandb  # noqa: F401
 
     def open(self, run: TrackedRun, resume_id: str | None) -> str:
         import wandb
@@ -177,6 +181,8 @@ class WandbLoggerCallback(TrackerCallback):
         upload_timeout: float | None = None,
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("mode") not in (None, *_MODES):
+            raise ConfigError(f"mode={kwargs['mode']!r} is not a mode of W&B: give {', '.join(_MODES)}.")
         given = {"project": project, "group": group}
         super().__init__(
             WandbTracker(

@@ -37,7 +37,14 @@ def wait_for_end(directory: Path, run_id: str, timeout_s: float) -> None:
     """W&B finishes a run before its file is complete: wait for the last record."""
     deadline = time.monotonic() + timeout_s
     newest = max(_files(directory, run_id), key=lambda path: path.stat().st_mtime_ns, default=None)
-    while newest is not None and "exit" not in (kind for kind, _ in messages_in(newest)):
+    if newest is None:
+        return
+    read_size = -1
+    while True:
+        size = newest.stat().st_size
+        if size != read_size and "exit" in (kind for kind, _ in messages_in(newest)):
+            return
+        read_size = size
         if time.monotonic() > deadline:
             raise TimeoutError(f"W&B has not completed {newest} within {timeout_s:.0f} s")
         time.sleep(0.02)

@@ -67,6 +67,24 @@ def fail_once(config: Mapping[str, Any]) -> None:
     climb({})
 
 
+class SlowImport(LedgerTracker):
+    def prepare(self) -> None:
+        (self.directory / "prepared").touch()
+        raise ImportError("half of the library is missing")
+
+
+def test_the_library_is_imported_before_workers_start_and_problems_are_left_to_the_first_call(
+    place: Path, tmp_path: Path
+) -> None:
+    def loop() -> None:
+        train.report({"is_prepared": (place / "prepared").exists()})
+
+    config = RunConfig(storage_path=str(tmp_path), callbacks=[TrackerCallback(SlowImport(place))], verbose=0)
+    result = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
+    assert result.metrics["is_prepared"]
+    assert steps(place) == [(0, 1)]
+
+
 def test_a_retry_continues_the_same_run_and_keeps_superseded_rows(place: Path, tmp_path: Path) -> None:
     run_config = RunConfig(
         storage_path=str(tmp_path),
@@ -309,7 +327,7 @@ def test_a_warning_about_the_tracker_of_a_search_appears_once(
         run_config=RunConfig(name="all", storage_path=str(tmp_path), callbacks=[callback], verbose=1),
     ).fit()
     shown = "".join(capsys.readouterr()).replace("\n", " ")
-    assert shown.count("does not take what it is sent") == 1
+    assert shown.count("is not accepting data") == 1
     assert shown.count("paceline.trackers.send(") == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from paceline.air.errors import ConfigError
 from paceline.testing.tracker_contract import row, tracked_run
 from paceline.trackers import RejectedError, TrackedCheckpoint
-from paceline.trackers.wandb import WandbTracker, key_in
+from paceline.trackers.wandb import WandbLoggerCallback, WandbTracker, key_in
 from paceline.trackers.wandb_file import messages_in, rows_in
 from tests.trackers.climbs import ROWS, trainer
 from tests.trackers.readers import read_wandb
@@ -123,3 +123,8 @@ def test_a_key_comes_from_a_file(tmp_path: Path) -> None:
         key_in(None, str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="both"):
         key_in("k", str(tmp_path / "key"))
+
+
+def test_a_wrong_mode_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"mode='ofline' is not a mode of W&B: give online, offline"):
+        WandbLoggerCallback(mode="ofline")
