@@ -306,6 +306,7 @@ def _rejections(client: MlflowClient, run_id: str | None = None) -> Iterator[Non
         yield
     except MlflowException as error:
         if error.error_code not in _REJECTIONS:
+            check_reachable(client.tracking_uri)  # which says it in fewer words than MLflow does
             raise
         kind = RejectedError if run_id is None or _run_of_id(client, run_id) is not None else RunGoneError
         raise kind(str(error).splitlines()[0]) from error

@@ -91,7 +91,7 @@ def test_training_goes_on_while_the_server_is_dead_and_all_rows_arrive(
     helper.join()
     assert problems == []
     (warning,) = result.warnings
-    assert "does not answer" in warning
+    assert "is not accepting data" in warning
     (found,) = mlflow_server.runs("killed server")
     assert [(row.attempt, row.step) for row in found.rows] == written(tmp_path)
     assert found.outcome == "finished"
