@@ -64,6 +64,10 @@ def _clean_local(run_dir: RunDir, keep: int | None, dry_run: bool) -> list[Remov
         search = run_dir.root.parent / search_journal(records.header.trial_id.partition("_")[0])
         _refuse_if(lock.is_held(search.with_suffix(".lock")), f"the search of {run_dir.root}")
         undeleted = [path for number, path in run_dir.checkpoints() if number in _given_up(records)]
+        if (
+            run_dir.requests.is_dir() and not run_dir.requests.is_symlink()
+        ):  # of those who asked a driver that was killed
+            undeleted.append(run_dir.requests)
         removed = [Removed("leftover", str(path), _size(path)) for path in [*run_dir.leftovers(), *undeleted]]
         if not dry_run:
             run_dir.sweep()

@@ -33,6 +33,13 @@ _LAST_WAIT_S = 5.0
 _MOST_BYTES = 64 * 1024 * 1024
 """Of an answer; the stacks of a thousand ranks are a few MiB."""
 
+_ENDINGS = {
+    "finished": " (it has finished)",
+    "failed": " (it failed)",
+    "interrupted": " (it was interrupted)",
+    "killed": " (it was killed)",
+}
+
 
 def request_stop(run_dir: Path | str, *, timeout_s: float = 10.0) -> None:
     """Ask for a graceful stop: the run, or every trial of the search, ends at its next report, as after Ctrl-C.
@@ -86,7 +93,7 @@ def _find(path: Path | str) -> _Desk:
         raise RunNotFoundError(f"{place} holds neither a run nor a search.")
     alive = [journal for journal in journals if lock.is_held(journal.with_suffix(".lock"))]
     if len(alive) > 1:
-        raise RequestError(f"{place} has {len(alive)} searches at work: name {' or '.join(map(str, alive))}.")
+        raise RequestError(f"{place} has {len(alive)} live searches: name {' or '.join(map(str, alive))}.")
     return _of_search((alive or journals)[0])
 
 
@@ -97,7 +104,7 @@ def _of_search(journal: Path) -> _Desk:
 def _ask(desk: _Desk, what: Kind, timeout_s: float) -> Answer:
     deadline = time.monotonic() + timeout_s
     if not lock.is_held(desk.lock):
-        raise RequestError(f"{desk.place} is not at work{_how_it_ended(desk)}: there is nothing to ask.")
+        raise RequestError(f"{desk.place} is not running{_how_it_ended(desk)}, so it cannot be asked for anything.")
     owner = os.stat(desk.place).st_uid
     if owner != os.geteuid():
         raise RequestError(f"{desk.place} belongs to uid {owner}; only that user can ask its driver for something.")
@@ -163,7 +170,7 @@ def _wait(desk: _Desk, folder: int, name: str, deadline: float) -> Answer | None
         if now >= look_at:
             is_alive, look_at = lock.is_held(desk.lock), now + _LOOK_AT_LOCK_S
         with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode(read_own_file(f"{name}.answer", folder, _MOST_BYTES), type=Answer)
+            return _decoded(read_own_file(f"{name}.answer", folder, _MOST_BYTES), desk.requests / f"{name}.answer")
         if not is_alive:
             raise RequestError(f"The driver of {desk.place} ended before it answered.")
         if now >= deadline:
@@ -176,9 +183,17 @@ def _wait(desk: _Desk, folder: int, name: str, deadline: float) -> Answer | None
         time.sleep(_POLL_S)
 
 
+def _decoded(content: bytes, file: Path) -> Answer:
+    """An answer appears as a whole: if it cannot be read, the disk or somebody else has damaged it."""
+    try:
+        return msgspec.json.decode(content, type=Answer)
+    except msgspec.DecodeError as error:
+        raise RequestError(f"The driver's answer {file} is damaged ({error}). Ask again.") from error
+
+
 def _how_it_ended(desk: _Desk) -> str:
     if desk.is_search:
         return ""
     with contextlib.suppress(RestoreError, StorageError):
-        return f" (it is {summary_of_run_dir(RunDir(desk.place)).status})"
+        return _ENDINGS.get(summary_of_run_dir(RunDir(desk.place)).status, "")
     return ""

@@ -184,3 +184,17 @@ def test_runs_that_stay_as_they_are_are_listed_on_request(
     assert [line.split()[0] for line in lines] == ["leftover", "leftover", "Would"]
     lines = cli("gc", tmp_path / "results", "--dry-run", "-v").out.splitlines()
     assert [line for line in lines if line.startswith("untouched") and str(tidy) in line]
+
+
+def test_requests_that_nobody_took_go(runs: Runs, cli: Cli, tmp_path: Path) -> None:
+    run_dir = RunDir(Path(shutil.copytree(runs.killed, tmp_path / "run")))
+    cli("gc", run_dir.root)
+    run_dir.requests.mkdir()
+    (run_dir.requests / "0123.request").write_bytes(b"{}")
+    told = json.loads(cli("gc", run_dir.root, "--dry-run", "--json").out)
+    assert [each["path"] for each in told["removed"]] == [str(run_dir.requests)]
+    assert run_dir.requests.is_dir()
+    assert cli("gc", run_dir.root).code == 0
+    assert not run_dir.requests.exists()
+    assert run_dir.leftovers() == []
+    assert cli("gc", run_dir.root).out == "There is nothing to remove.\n"

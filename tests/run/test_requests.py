@@ -183,14 +183,14 @@ class TestNobodyToAsk:
     def test_a_run_that_has_ended(self, lab: Laboratory) -> None:
         path = lab.succeed(lab.plan(iterations=1, workers=1)).path
         for ask in (request_stop, request_stacks):
-            with pytest.raises(RequestError, match=r"not at work \(it is finished\)"):
+            with pytest.raises(RequestError, match=r"is not running \(it has finished\)"):
                 ask(path)
         assert not Path(path, "requests").exists()
 
     def test_a_run_whose_driver_was_killed(self, live: tuple[Laboratory, Driver]) -> None:
         lab, driver = live
         driver.kill()
-        with pytest.raises(RequestError, match=r"not at work \(it is killed\)"):
+        with pytest.raises(RequestError, match=r"is not running \(it was killed\)"):
             request_stop(lab.trial_dir)
 
     def test_a_driver_that_does_not_answer(self, live: tuple[Laboratory, Driver]) -> None:
@@ -342,3 +342,21 @@ def test_requests_that_a_killed_driver_left_do_not_stop_the_next_one(live: tuple
     assert request.exists()
     assert make_trainer(lab.plan(iterations=more, restore=str(lab.trial_dir))).fit().status == "finished"
     assert not request.parent.exists()
+
+
+def test_a_damaged_answer_is_named(held: tuple[RunDir, Inbox]) -> None:
+    run_dir, _ = held
+
+    def answer() -> None:
+        wait_for(lambda: list(run_dir.requests.glob("*.request")), "the request")
+        (request,) = run_dir.requests.glob("*.request")
+        half = request.with_suffix(".half")
+        half.write_bytes(b'{"refused": ')
+        half.rename(request.with_suffix(".answer"))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(RequestError, match=r"requests/\w+\.answer is damaged"):
+        request_stop(run_dir.root)
+    thread.join(60)
+    assert not run_dir.requests.exists()

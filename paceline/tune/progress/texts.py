@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.tune.progress.view import ExperimentEnd, ExperimentView
 
 _ENDINGS = {
-    "TERMINATED": "ended well",
+    "TERMINATED": "finished",
     "ERROR": "failed",
     "RUNNING": "interrupted",
     "PAUSED": "interrupted",

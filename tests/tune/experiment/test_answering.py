@@ -52,7 +52,7 @@ def test_a_search_is_stopped(live: tuple[TuneLaboratory, Driver]) -> None:
     assert (summary.status, summary.alive) == ("interrupted", False)
     assert [trial.status for trial in summary.trials[:2]] == ["interrupted"] * 2
     assert not list(lab.experiment.glob("*.requests"))
-    with pytest.raises(RequestError, match="not at work"):
+    with pytest.raises(RequestError, match="is not running"):
         request_stop(lab.experiment)
 
 
@@ -65,7 +65,7 @@ def test_one_trial_is_stopped_and_the_search_goes_on(live: tuple[TuneLaboratory,
     wait_for(lambda: len(trials(lab)) > 2 and trials(lab)[2].alive, "the third trial, in its place")
     assert trials(lab)[1].status == "running"
     assert "as process" in driver.text()
-    with pytest.raises(RequestError, match="not at work"):
+    with pytest.raises(RequestError, match="is not running"):
         request_stop(first.path)
     assert request_stacks(second.path)
 
@@ -73,9 +73,9 @@ def test_one_trial_is_stopped_and_the_search_goes_on(live: tuple[TuneLaboratory,
 def test_a_killed_search(live: tuple[TuneLaboratory, Driver]) -> None:
     lab, driver = live
     driver.kill()
-    with pytest.raises(RequestError, match="not at work"):
+    with pytest.raises(RequestError, match="is not running"):
         request_stop(lab.experiment)
-    with pytest.raises(RequestError, match=r"not at work \(it is killed\)"):
+    with pytest.raises(RequestError, match=r"is not running \(it was killed\)"):
         request_stop(trials(lab)[0].path)
 
 

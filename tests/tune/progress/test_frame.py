@@ -277,7 +277,7 @@ class TestInATerminal:
         assert "Failed: train_fn_4913f_00001: ValueError: [bold]boom[/bold]" in shown
         assert "look [bold]out[/bold] :smile:" in shown
         end = shown[shown.index("exp finished after") :]
-        assert "1 ended well, 1 failed" in end
+        assert "1 finished, 1 failed" in end
         assert "Best trial: train_fn_4913f_00000, loss 0.5" in end
         assert "To continue: Tuner.restore(...)" in end
         assert "retitled" not in raw

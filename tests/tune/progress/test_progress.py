@@ -78,7 +78,7 @@ def test_beginning_errors_and_summary() -> None:
 def test_summary() -> None:
     lines = shown(1, ExperimentEnd("interrupted", "Tuner.restore('/results/exp', train_fn).fit()")).splitlines()
     assert lines[4].startswith("exp interrupted after ")
-    assert lines[4].endswith(" s: 2 ended well, 1 failed")
+    assert lines[4].endswith(" s: 2 finished, 1 failed")
     assert lines[5:] == [
         "Best trial: train_fn_4913f_00001, loss 0.25",
         "  parameters: lr=0.01, act=tanh [bold]é[/bold]",
