@@ -94,6 +94,8 @@ class LocalPlace:
                 runs.append(name)
             else:
                 yield folder
+        there = {self.root, *(f"{self.root}/{name}" for name in top.below)}
+        self._listed = {path: known for path, known in self._listed.items() if path in there}
         yield Folder(self.root, searches=top.searches, below=runs)
 
     def _list(self, path: str) -> Folder:

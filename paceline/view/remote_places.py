@@ -61,6 +61,8 @@ class RemotePlace:
             now = time.monotonic()
             due = [name for name in top.below if self._listed.get(name, (-FOLDERS_S,))[0] + FOLDERS_S <= now]
             self.do_all([partial(self._list_again, name) for name in due])
+            there = set(top.below)
+            self._listed = {name: known for name, known in self._listed.items() if name in there}
             for name in top.below:
                 folder = self._listed[name][1]
                 if folder.is_run:

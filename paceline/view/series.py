@@ -132,8 +132,8 @@ class RunSeries:
         self._saved_rows = 0
         self._reader = RowReader(self._journal, ColumnTable(_NO_LIMIT), ColumnTable(self._most_bytes))
         self._smoothed: OrderedDict[tuple[str, float], tuple[int, Smoothing, Column]] = OrderedDict()
-        self._extra: OrderedDict[str, tuple[int, int, Floats]] = OrderedDict()
-        """Columns for which there was no room, with the generation and the number of rows that they belong to."""
+        self._extra: OrderedDict[str, tuple[int, int, Column]] = OrderedDict()
+        """Columns for which there was no room, with their generation and up to where the journal was read for them."""
 
     def _refresh_local(self, journal: Path) -> None:
         try:
@@ -188,19 +188,24 @@ class RunSeries:
 
     def _read_again(self, name: str) -> Floats:
         """A column for which there was no room, from the journal up to where the others are."""
-        kept = self._extra.get(name)
-        if kept is None or kept[:2] != (self.generation, self.rows):
+        kept = self._extra.pop(name, None)
+        if kept is None or kept[0] != self.generation:
+            kept = (self.generation, 0, Column(np.empty(0)))
+        _, offset, column = kept
+        if offset < self._offset:
             reader = RowReader(self._journal, ColumnTable(_NO_LIMIT), ColumnTable(_NO_LIMIT))
             if isinstance(self._journal, Path):
                 with open(self._journal, "rb") as file:
-                    _read(reader, file, 0, self._offset, only=name)
+                    _read(reader, file, offset, self._offset, only=name)
             else:
-                reader.read(self._journal.read_from(0)[: self._offset], 0, only=name)
-            kept = self._extra[name] = (self.generation, self.rows, reader.metrics.column(name))
-        self._extra.move_to_end(name)
+                reader.read(self._journal.read_from(offset)[: self._offset - offset], offset, only=name)
+            added = column.extend_to(column.view().size + reader.axes.rows)
+            if name in reader.metrics:
+                added[:] = reader.metrics.column(name)
+        self._extra[name] = (self.generation, self._offset, column)
         if len(self._extra) > _MOST_EXTRA:
             self._extra.popitem(last=False)
-        return kept[2]
+        return column.view()
 
 
 def _read(reader: RowReader, file: BinaryIO, offset: int, end: int, only: str | None = None) -> int:

@@ -16,6 +16,7 @@ from paceline.storage.lock import RunLock
 from paceline.tune.experiment.records import FORMAT as SEARCH_FORMAT
 from paceline.tune.experiment.records import SearchLeft, SearchStarted, TrialAgain, TrialCreated, TrialEnded
 from paceline.view.catalog import Catalog, Changes, Entry, Problem
+from paceline.view.page.listing import Listing
 from paceline.view.places import LocalPlace
 from paceline.view.watched import LocalRun
 from tests.view import journals
@@ -372,3 +373,26 @@ def test_a_lock_that_cannot_be_looked_at_is_a_problem_of_its_run_only(tmp_path: 
     (path / "lock").symlink_to("lock")
     assert run.look()
     assert isinstance(run.summary, Problem)
+
+
+def test_folders_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    place = LocalPlace(str(tmp_path))
+    for number in range(3):
+        (tmp_path / f"experiment_{number}" / "run").mkdir(parents=True)
+    list(place.folders())
+    assert len(place._listed) == 4
+    for number in range(3):
+        shutil.rmtree(tmp_path / f"experiment_{number}")
+    assert [folder.below for folder in place.folders()] == [[]]
+    assert len(place._listed) == 1
+
+
+def test_the_ids_of_runs_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    listing = Listing(Catalog(tmp_path), str(tmp_path))
+    for name in ("kept", "gone"):
+        journals.write(tmp_path / name / "run", [journals.header(name), journals.attempt()])
+    listing.look()
+    assert len(listing.ids) == 2
+    shutil.rmtree(tmp_path / "gone")
+    listing.look()
+    assert list(listing.ids) == [str(tmp_path / "kept" / "run")]

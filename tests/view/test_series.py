@@ -377,3 +377,32 @@ def test_journals_of_earlier_versions(journal: Path) -> None:
     curves.refresh()
     assert curves.rows > 0
     check(curves, journal.parent, curves.metrics())
+
+
+def test_a_column_without_room_is_not_read_again_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets = list[int]()
+    real = RowReader.read
+
+    def read(self: RowReader, content: bytes, offset: int, only: str | None = None) -> int:
+        if only is not None:
+            offsets.append(offset)
+        return real(self, content, offset, only)
+
+    monkeypatch.setattr(RowReader, "read", read)
+    rows = [row(index, {"a": index, "b": -index}) for index in range(1, 101)]
+    write(tmp_path, [header(), attempt(), *rows])
+    curves = RunSeries(tmp_path, most_bytes=8 * 100)
+    curves.refresh()
+    assert list(curves.column("b")) == [-index for index in range(1, 101)]
+    size = (tmp_path / "journal.jsonl").stat().st_size
+    write(tmp_path, [row(101, {"a": 1}), row(102, {"a": 1, "b": 7})])
+    curves.refresh()
+    later = curves.column("b")
+    assert np.isnan(later[100])
+    assert (later.size, later[101]) == (102, 7)
+    assert offsets == [0, size]
+    write(tmp_path, [attempt(1, 50), row(51, {"a": 1, "b": 8}, attempt=1)])  # rows are superseded
+    curves.refresh()
+    assert list(curves.column("b")) == [*(-index for index in range(1, 51)), 8]

@@ -72,6 +72,8 @@ class Listing:
                 self.ids[entry.summary.path] = entry.id
             elif isinstance(entry.summary, ExperimentSummary):
                 self._searches[entry.id] = entry.summary
+        if gone := set(changes.removed):
+            self.ids = {path: id for path, id in self.ids.items() if id not in gone}
         lines = [line_of(entry, self._root, self.ids) for entry in changes.changed]
         with self._lock:
             self._version += 1
