@@ -70,6 +70,11 @@ class CheckpointBackground:
         self.deletions.discard_remotely(number)
         self.deletions.discard(number)
 
+    def share_journal(self) -> None:
+        """Let the run's storage know soon what the journal says. If it fails, the next checkpoint finds out."""
+        if self.uploads is not None:
+            self.submit(self.uploads.push_state, STORE)
+
     def give_up_uploads(self) -> None:
         """What is under way never becomes a checkpoint there."""
         if self.uploads is not None:
@@ -109,6 +114,10 @@ class Uploads:
         stored.result()
         if not is_there:
             self._mirror.push_checkpoint(number)
+        self.push_state()
+
+    def push_state(self) -> None:
+        """Upload what is new in the journal, and what is written beside it."""
         if not self._given_up:  # afterwards the store may belong to another driver
             self._mirror.push_state()
 

@@ -203,6 +203,9 @@ class OpenRun:
         if self.files.records and spec.place is None:
             record.code = fingerprint(spec.code)
         self.write_down(record)
+        if attempt.number > 0 and self.files.mirror is not None:
+            # If it is lost with this machine, the next one must not go by the same number.
+            self.keeper.background.share_journal()
         filler = RowFiller(self.files.identity, spec.config, record)
         self.observers.attempt_started(filler.first())
         if attempt.number > 0 or self.files.records:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from paceline.run.callbacks import Callback
 from paceline.run.history import load_result
 from paceline.storage import lease, lock
 from paceline.storage.filesystem import FsspecFilesystem
-from paceline.testing.processes import Driver, Marks
+from paceline.testing.invariants import whole_records
+from paceline.testing.processes import Driver, Marks, wait_for
 from paceline.train import DataParallelTrainer
 from tests.storage.s3_server import s3_filesystem
 from tests.train.counting import count
@@ -50,6 +52,49 @@ def test_restored_from_the_uri_on_another_machine(bucket: str, tmp_path: Path, r
     assert [checkpoint.number for checkpoint, _ in result.best_checkpoints] == [0, 1, 2, 3]
     assert [checkpoint.to_dict()["step"] for checkpoint, _ in result.best_checkpoints] == [2, 4, 6, 8]
     assert result.path == uri
+
+
+CONTINUE = """
+import json, sys
+from paceline.train import DataParallelTrainer
+from tests.train.counting import count
+DataParallelTrainer.restore(sys.argv[1], count, train_loop_config=json.loads(sys.argv[2])).fit()
+"""
+
+
+@pytest.mark.slow
+def test_an_attempt_that_was_lost_with_its_machine_keeps_its_number(
+    bucket: str, s3_endpoint: str, tmp_path: Path, results_dir: Path
+) -> None:
+    """It had no checkpoint, but trackers may have its rows: those of the next attempt must not be taken for them."""
+    storage, marks = f"s3://{bucket}/results", Marks(tmp_path / "marks")
+    settings = json.dumps({"steps": 8, "wait_at": 6, "marks": str(marks.directory)})
+    first = ["-m", "tests.train.counting", storage, settings, "{}"]
+    second = ["-c", CONTINUE, f"{storage}/experiment", settings]
+    for number, arguments in enumerate((first, second)):
+        with Driver(arguments, output=tmp_path / "driver.txt", cwd=PROJECT) as driver:
+            marks.wait("waiting", 2 * (number + 1))
+            journal = f"{bucket}/results/experiment/{local_twin(results_dir).name}/journal.jsonl"
+            wait_for(partial(has_attempt, s3_endpoint, journal, number), f"attempt {number} in the store")
+            driver.kill()
+        shutil.rmtree(results_dir)
+    trainer = DataParallelTrainer.restore(
+        f"{storage}/experiment", train_loop_per_worker=count, train_loop_config={"steps": 8}
+    )
+    result = trainer.fit()
+    check(result, iterations=8)
+    assert result.attempts == 3
+    assert attempts_in(s3_endpoint, journal) == [0, 1, 2]
+
+
+def has_attempt(s3_endpoint: str, journal: str, number: int) -> bool:
+    return number in attempts_in(s3_endpoint, journal)
+
+
+def attempts_in(s3_endpoint: str, journal: str) -> list[int]:
+    store = s3_filesystem(s3_endpoint)
+    store.invalidate_cache()
+    return [record["attempt"] for record in whole_records(store.cat(journal)) if record["kind"] == "attempt"]
 
 
 def test_the_local_copy_of_a_remote_run_is_not_restored_by_itself(
