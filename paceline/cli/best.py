@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.air.metrics import nested_get
+from paceline.air.secrets import without_credentials
 from paceline.cli.errors import FAILED, USAGE, CommandError
 from paceline.cli.output import add_format, number_text, write_csv, write_json, write_table
-from paceline.cli.places import add_path, broken, found_at, shown_place
+from paceline.cli.places import add_path, broken, found_at, opened_as, shown_place
 from paceline.cli.table import Column, cell
 from paceline.run.found_runs import RunSummary
 from paceline.tune.experiment.summary import ExperimentSummary
@@ -55,12 +56,14 @@ def run(given: argparse.Namespace) -> int:
     metric, mode = given.metric or candidates.metric, given.mode or candidates.mode
     if metric is None or mode is None:
         missing = "--metric and --mode" if metric is None else "--mode"
-        raise CommandError(f"{given.path} does not say what is best: give {missing}.", USAGE)
+        raise CommandError(f"{shown_place(given.path)} does not say what is best: give {missing}.", USAGE)
     scored = [(value, row) for row in candidates.rows if (value := _number(row["metrics"], metric)) is not None]
     if not scored:
         known = dict.fromkeys(name for row in candidates.rows for name in flat(row["metrics"]))
         there = f"There are: {', '.join(list(known)[:20])}." if known else "Nothing was reported."
-        raise CommandError(f"Nothing in {given.path} has a number for {metric!r}. {there}", USAGE if known else FAILED)
+        raise CommandError(
+            f"Nothing in {shown_place(given.path)} has a number for {metric!r}. {there}", USAGE if known else FAILED
+        )
     ranked = sorted(scored, key=lambda each: each[0] if mode == "min" else -each[0])[: given.count]
     rows = [{"metric": metric, "mode": mode, "value": value, **row} for value, row in ranked]
     if given.format == "json":
@@ -79,7 +82,7 @@ def _candidates(path: str) -> _Candidates:
     if len(found.searches) == 1 and not found.runs:
         return _trials(found.searches[0])
     if len(found.runs) == 1 and not found.searches:
-        return _checkpoints(found.runs[0])
+        return _checkpoints(found.runs[0], path)
     everything = [*found.runs, *(trial for search in found.searches for trial in search.trials)]
     attributes = {(run.score_attribute, run.score_order) for run in found.runs if run.score_attribute}
     metric, mode = attributes.pop() if len(attributes) == 1 else (None, None)
@@ -97,10 +100,15 @@ def _row(summary: RunSummary) -> dict[str, Any]:
     return {"path": summary.path, "iteration": reached.iteration, "status": summary.status, "metrics": reached.metrics}
 
 
-def _checkpoints(summary: RunSummary) -> _Candidates:
-    facts = run_facts(summary.path)
+def _checkpoints(summary: RunSummary, given: str) -> _Candidates:
+    facts = run_facts(opened_as(summary.path, given))
     rows = [
-        {"path": each.path, "iteration": each.iteration, "number": each.number, "metrics": each.metrics}
+        {
+            "path": without_credentials(each.path),
+            "iteration": each.iteration,
+            "number": each.number,
+            "metrics": each.metrics,
+        }
         for each in facts.checkpoints
         if each.kept
     ]

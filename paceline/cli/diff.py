@@ -10,7 +10,7 @@ from typing import Any
 from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.output import BOLD, add_format, heading, write, write_csv, write_json, write_table
 from paceline.cli.output import whole_text as shown
-from paceline.cli.places import PATH_HELP, run_at
+from paceline.cli.places import PATH_HELP, opened_as, run_at
 from paceline.cli.table import Cell, Column, Styled, cell
 from paceline.run.found_runs import RunSummary
 from paceline.view.catalog import run_facts
@@ -33,7 +33,7 @@ def run(given: argparse.Namespace) -> int:
     """Print the comparison."""
     if len(given.paths) < 2:
         raise CommandError("diff compares two or more runs: name another one.", USAGE)
-    facts = [run_facts(run_at(path, "compare it").path) for path in given.paths]
+    facts = [run_facts(opened_as(run_at(path, "compare it").path, path)) for path in given.paths]
     named = dict(zip(_names([each.summary for each in facts]), facts, strict=True))
     names = list(named)
     parts: dict[str, dict[str, Mapping[str, Any] | None]] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from paceline.air.words import counted, printable
 from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.output import add_format, write, write_csv, write_json
-from paceline.cli.places import add_path, one_at, shown_place
+from paceline.cli.places import add_path, one_at, opened_as, shown_place
 from paceline.run.found_runs import RunSummary
 from paceline.storage.run_dir import without_odd_characters
 from paceline.tune.experiment.summary import ExperimentSummary
@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
     if given.ranks and isinstance(found, ExperimentSummary):
         raise CommandError("--ranks is for runs: name a trial of the search.", USAGE)
     target = given.output or f"{_name(found)}.{to}"
-    rows, save = _content(found, to, given.ranks)
+    rows, save = _content(found, opened_as(found.path, given.path), to, given.ranks)
     if target == "-":
         if to == "parquet" and sys.stdout.isatty():
             raise CommandError("Parquet is not for a terminal: give a file with -o.", USAGE)
@@ -87,7 +87,9 @@ def _format(to: str | None, output: str | None) -> str:
     return to
 
 
-def _content(found: RunSummary | ExperimentSummary, to: str, ranks: bool) -> tuple[int, Callable[[Any], None]]:
+def _content(
+    found: RunSummary | ExperimentSummary, place: str, to: str, ranks: bool
+) -> tuple[int, Callable[[Any], None]]:
     """How many rows there are, and what writes them into an open file."""
     if to == "html":
         from paceline.view.report_html import run_report, search_report
@@ -95,11 +97,11 @@ def _content(found: RunSummary | ExperimentSummary, to: str, ranks: bool) -> tup
         if isinstance(found, ExperimentSummary):
             rows, text = len(found.trials), search_report(found)
         else:
-            rows, text = int(found.reached.iteration), run_report(found.path)
+            rows, text = int(found.reached.iteration), run_report(place)
         return rows, lambda file: file.write(text.encode("utf-8", "replace"))
     from paceline.view.frames import run_frame, search_frame
 
-    frame = search_frame(found) if isinstance(found, ExperimentSummary) else run_frame(found.path, ranks=ranks)
+    frame = search_frame(found) if isinstance(found, ExperimentSummary) else run_frame(place, ranks=ranks)
     return len(frame), lambda file: _save_frame(frame, to, file)
 
 

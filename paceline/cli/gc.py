@@ -12,7 +12,7 @@ from paceline.air.errors import PacelineError, RunLockedError
 from paceline.air.words import counted, printable, size_text
 from paceline.cli.errors import FAILED, code_of
 from paceline.cli.output import add_format, add_verbose, note, write, write_csv, write_json
-from paceline.cli.places import broken, found_at, shown_place
+from paceline.cli.places import broken, found_at, opened_as, shown_place
 from paceline.engine.local import drivers
 from paceline.run.cleaning import Removed, clean_run
 from paceline.storage.run_dir import default_storage_root
@@ -41,7 +41,7 @@ def run(given: argparse.Namespace) -> int:
     removed: list[Removed] = []
     for path in _runs(_found(given.path)):
         try:
-            gone = clean_run(path, keep=given.keep, dry_run=given.dry_run, announce=note)
+            gone = clean_run(opened_as(path, given.path or ""), keep=given.keep, dry_run=given.dry_run, announce=note)
             if given.format == "table":
                 _write(path, gone, given.verbose)
             removed += gone

@@ -12,6 +12,7 @@ import msgspec
 
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import flattened, nested_get
+from paceline.air.secrets import without_credentials
 from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.metric_choice import default_metric, metric_names
 from paceline.cli.output import (
@@ -87,7 +88,7 @@ def run(given: argparse.Namespace) -> int:
     if not found.runs and not found.searches and len(found.problems) == 1:
         raise broken(found)
     _refuse_unknown(given.metric, found)
-    rows = rows_of(found, str(resolve_storage(place(path))), given.metric)
+    rows = rows_of(found, without_credentials(str(resolve_storage(place(path)))), given.metric)
     rows = [row for row in rows if not given.status or row["status"] in given.status]
     rows = _sorted(rows, given.sort_by, given.reverse)
     if given.format == "json":

@@ -72,6 +72,13 @@ def found_at(given: str) -> Found:
     return find(place(given))
 
 
+def opened_as(path: str, given: str) -> str:
+    """What opens something that was found at a place that was given: summaries have paths without credentials."""
+    uri = place(given).rstrip("/")
+    label = without_credentials(uri)
+    return uri + path.removeprefix(label) if "://" in uri and path.startswith(label) else path
+
+
 def one_at(given: str) -> RunSummary | ExperimentSummary:
     """The run or search at a path; of several, the newest, which is said."""
     found = found_at(given)
@@ -79,7 +86,8 @@ def one_at(given: str) -> RunSummary | ExperimentSummary:
     if not everything:
         raise broken(found)
     if len(everything) > 1:
-        note(f"{given} contains {len(everything)} runs; showing the newest: {shown_place(everything[0].path)}")
+        newest = shown_place(everything[0].path)
+        note(f"{shown_place(given)} contains {len(everything)} runs; showing the newest: {newest}")
     return everything[0]
 
 
@@ -106,7 +114,7 @@ def live_at(given: str) -> RunSummary | ExperimentSummary:
     if len(live) > 1:
         names = ", ".join(shown_place(each.path) for each in live[:5]) + (", ..." if len(live) > 5 else "")
         kind = "are live" if live[0].alive else "are there, none of them live"
-        raise CommandError(f"Name one run or search: {len(live)} {kind} in {given}: {names}.", USAGE)
+        raise CommandError(f"Name one run or search: {len(live)} {kind} in {shown_place(given)}: {names}.", USAGE)
     return live[0]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from paceline.air.metrics import nested_get
+from paceline.air.secrets import without_credentials
 from paceline.air.words import counted, duration_text, printable
 from paceline.cli.ls import failed_trials, progress_text, run_row, search_row, trial_rows
 from paceline.cli.output import (
@@ -27,7 +28,7 @@ from paceline.cli.output import (
     write_pairs,
     write_table,
 )
-from paceline.cli.places import add_path, one_at, shown_place
+from paceline.cli.places import add_path, one_at, opened_as, shown_place
 from paceline.cli.table import Cell, Column, cell
 from paceline.run.found_runs import RunSummary, search_line
 from paceline.run.root_cause import excerpt
@@ -89,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
         else:
             row["all_trials"] = trial_rows(found, found.path, None)
     else:
-        facts = run_facts(found.path)
+        facts = run_facts(opened_as(found.path, given.path))
         row = facts_row(facts)
         if given.format == "table":
             _show_run(facts, most)
@@ -103,6 +104,8 @@ def run(given: argparse.Namespace) -> int:
 def facts_row(facts: RunFacts) -> dict[str, Any]:
     """The facts of a run as JSON has them."""
     plain = msgspec.to_builtins(facts)
+    for checkpoint in plain["checkpoints"]:
+        checkpoint["path"] = without_credentials(checkpoint["path"])
     summary = run_row(facts.summary, facts.summary.path, None)
     return {**summary, **{key: value for key, value in plain.items() if key != "summary"}}
 

@@ -10,10 +10,11 @@ import msgspec
 
 from paceline.air.constants import CHECKPOINT_MANIFEST_FILE
 from paceline.air.errors import RunNotFoundError
+from paceline.air.secrets import without_credentials
 from paceline.air.words import counted, printable, size_text
 from paceline.cli.errors import DAMAGED, FAILED, USAGE, CommandError
 from paceline.cli.output import add_format, add_verbose, painted, write, write_csv, write_json
-from paceline.cli.places import add_path, found_at, place, shown_place
+from paceline.cli.places import add_path, found_at, opened_as, place, shown_place
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import resolve_storage
 from paceline.view.integrity import Verified, verify_checkpoint, verify_run
@@ -39,6 +40,7 @@ def run(given: argparse.Namespace) -> int:
     """Print what was read; 3 if something is damaged, 1 if something could not be read."""
     found: list[Verified] = []
     for each in _verified(given.path):
+        each = _without_credentials(each, place(given.path))
         found.append(each)
         if given.format == "table" and (given.verbose or each.state in PROBLEMS):
             _write(each)
@@ -65,11 +67,16 @@ def _verified(given: str) -> Iterator[Verified]:
     for problem in found.problems:
         yield Verified("journal", problem.path, "damaged" if problem.damaged else "unreadable", problem=problem.message)
     for summary in found.runs:
-        yield from verify_run(summary.path)
+        yield from verify_run(opened_as(summary.path, path))
     for search in found.searches:
         for trial in search.trials:
             if trial.status != "pending":
-                yield from verify_run(trial.path)
+                yield from verify_run(opened_as(trial.path, path))
+
+
+def _without_credentials(each: Verified, uri: str) -> Verified:
+    label = without_credentials(uri)
+    return msgspec.structs.replace(each, path=each.path.replace(uri, label), problem=each.problem.replace(uri, label))
 
 
 def _is_checkpoint(path: str) -> bool:

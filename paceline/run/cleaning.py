@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct, UnsetType
 
 from paceline.air.errors import RunLockedError
+from paceline.air.secrets import without_credentials
 from paceline.run.found_runs import add_checkpoints
 from paceline.run.records import CheckpointRetired, Ended, Reached, RunRecords
 from paceline.run.retention import KeptCheckpoint, damaged_numbers, deleted_numbers, ranked, still_kept
@@ -137,7 +138,7 @@ def _refuse_if_search_is_live(uri: str, records: RunRecords, filesystem: Any) ->
     journal = search_journal(records.header.trial_id.partition("_")[0])
     _refuse_if(
         lease.is_held(FsspecFilesystem(parent, filesystem), f"{journal.removesuffix('.jsonl')}.lease"),
-        f"the search of {uri}",
+        f"the search of {without_credentials(uri)}",
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.air.errors import RunNotFoundError
+from paceline.air.secrets import without_credentials
 from paceline.run.found_runs import does_not_exist
 from paceline.run.run_summary import RunSummary
 from paceline.storage.run_dir import resolve_storage
@@ -51,8 +52,9 @@ def find(path: str | Path, filesystem: Any = None) -> Found:
         elif entry.kind == "run" and isinstance(entry.summary, RunSummary):
             found.runs.append(entry.summary)
     if not (found.runs or found.searches or found.problems):
+        shown = without_credentials(str(path))
         raise RunNotFoundError(
-            f"{path} holds no runs: no journal.jsonl and no search is in it or up to two levels below."
+            f"{shown} holds no runs: no journal.jsonl and no search is in it or up to two levels below."
         )
     found.runs.sort(key=lambda run: run.started, reverse=True)
     found.searches.sort(key=lambda search: search.started, reverse=True)

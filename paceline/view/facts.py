@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from paceline.air.config import CheckpointConfig
 from paceline.air.metrics import number_in, reported
+from paceline.air.secrets import without_credentials
 from paceline.run.found_runs import (
     RunSummary,
     fetched_run,
@@ -112,14 +113,16 @@ def run_facts(path: str | Path, filesystem: Any = None) -> RunFacts:
         run_dir = RunDir(place)
         records, summary = _records(run_dir), summary_of_run_dir(run_dir)
         present = {number: str(directory) for number, directory in run_dir.checkpoints()}
-        facts = _facts(records, run_dir.journal, summary, present, place_of(run_dir), None)
+        facts = _facts(
+            records, run_dir.journal, summary, present, place_of(run_dir), _search(records, str(place), None)
+        )
         facts.warnings += lost_checkpoints(run_dir, records, dict.fromkeys(present))
         return facts
     with fetched_run(place, filesystem) as (store, run_dir):
         records = RunRecords(list(FORMAT.scan(run_dir.journal, without=ROW)), run_dir.journal)
         summary = summary_of_records(run_dir, store.label, lease.is_held(store))
         present = {number: f"{place}/{run_dir.checkpoint(number).name}" for number in numbers_in(store.list())}
-        return _facts(records, run_dir.journal, summary, present, store.label, filesystem)
+        return _facts(records, run_dir.journal, summary, present, store.label, _search(records, place, filesystem))
 
 
 def _records(run_dir: RunDir) -> RunRecords:
@@ -166,11 +169,16 @@ _MOST_KEPT = 32
 _kept_records = _KeptRecords()
 
 
+def _search(records: RunRecords, opened: str, filesystem: Any) -> str | None:
+    """The place of the search that a trial belongs to, as it may be shown. It is found with the run's credentials."""
+    search = None if is_run(records.header) else search_of(opened, records.header, filesystem)
+    return None if search is None else without_credentials(search)
+
+
 def _facts(
-    records: RunRecords, journal: Path, summary: RunSummary, present: Mapping[int, str], place: str, filesystem: Any
+    records: RunRecords, journal: Path, summary: RunSummary, present: Mapping[int, str], place: str, search: str | None
 ) -> RunFacts:
     header, config = records.header, records.header.checkpoint_config
-    search = None if is_run(header) else search_of(summary.path, header, filesystem)
     ends = [record for record in records if isinstance(record, Ended)]
     failures = [record for record in records if isinstance(record, AttemptFailed)]
     return RunFacts(
