@@ -32,13 +32,19 @@ def state_of(request: Request) -> PageState:
     return state
 
 
-def answering(work: Work, *, slow: bool = False) -> Endpoint:
-    """The route whose answer `work` computes: a Response, or something that becomes JSON."""
+def answering(work: Work, *, slow: bool = False, quick: bool = False) -> Endpoint:
+    """The route whose answer `work` computes: a Response, or something that becomes JSON.
+
+    `slow`: it may take minutes. `quick`: it does not read runs, so a store that hangs must not hold it up.
+    """
 
     async def endpoint(request: Request) -> Response:
         state = state_of(request)
-        run = state.in_slow_thread if slow else state.in_thread
-        return await run(_answer, work, state, request)
+        run = state.in_slow_thread if slow else state.in_quick_thread if quick else state.in_thread
+        try:
+            return await run(_answer, work, state, request)
+        except TimeoutError:
+            return problem_answer(Problem(504, f"{state.root} has not answered in time. Try again later."))
 
     return endpoint
 

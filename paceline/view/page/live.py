@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.25
 PING_SECONDS = 10.0
+SLOW_SECONDS = 1.0
+"""So long the list waits for curves and logs that come with it."""
 MOST_STREAMS = 100
 MOST_LOG_BYTES = 256 << 10
 """Of one log in one event."""
@@ -93,36 +97,50 @@ class Stream:
         """Until the server ends; that the tab is gone is noticed by whoever sends them."""
         state = self._state
         yield b"retry: 1000\n\n"
-        silent = PING_SECONDS  # the first one at once: the page knows then that the stream works
+        sent = -math.inf  # the first ping at once: the page knows then that the stream works
+        reading: asyncio.Future[list[tuple[str, Any]]] | None = None
         while not state.closing.is_set():
-            found = await state.in_thread(self._collect)
-            if found:
-                yield b"".join(found)
-                silent = 0.0
-            elif silent >= PING_SECONDS:
-                yield b"event: ping\ndata: {}\n\n"
-                silent = 0.0
+            reading = reading or asyncio.wrap_future(state.begin(self._collect))
+            await asyncio.wait([reading], timeout=SLOW_SECONDS)
+            read = reading.result() if reading.done() else None
+            reading = reading if read is None else None
+            found = await state.in_quick_thread(self._encoded, read)
+            if found or time.monotonic() - sent >= PING_SECONDS:
+                yield b"".join(found) or b"event: ping\ndata: {}\n\n"
+                sent = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(state.closing.wait(), TICK_SECONDS)
-            silent += TICK_SECONDS
 
-    def _collect(self) -> list[bytes]:
-        """What is new in anything that the tab shows."""
+    def _list(self) -> list[tuple[str, Any]]:
+        """What is new in the list, which is in memory."""
         wishes = self._wishes
+        if not wishes.known_list or (changes := self._state.listing.since(wishes.known_list)) is None:
+            return []
+        wishes.known_list = changes.cursor
+        return [("list", changes)]
+
+    def _collect(self) -> list[tuple[str, Any]]:
+        """What is new in the curves and logs that the tab shows, from their files."""
         events: list[tuple[str, Any]] = []
-        if wishes.known_list and (changes := self._state.listing.since(wishes.known_list)) is not None:
-            wishes.known_list = changes.cursor
-            events.append(("list", changes))
-        for wish in wishes.series:
+        for wish in self._wishes.series:
             events += self._rows(wish)
-        for follow in wishes.logs:
+        for follow in self._wishes.logs:
             events += self._log(follow)
+        return events
+
+    def _encoded(self, read: list[tuple[str, Any]] | None) -> list[bytes]:
+        """The events of the list, and those that were read; None: a store hangs, and they are still being read.
+
+        Then the list goes on without an id: cursors may be ahead of what was sent.
+        """
+        events = self._list() + (read or [])
         if not events:
             return []
+        wishes = self._wishes
         position = _Position(
             wishes.known_list, [wish.cursor for wish in wishes.series], [each.offset for each in wishes.logs]
         )
-        mark = b"id: %b\n" % msgspec.json.encode(position)
+        mark = b"id: %b\n" % msgspec.json.encode(position) if read is not None else b""
         return [mark + b"event: %b\ndata: %b\n\n" % (name.encode(), encode(data)) for name, data in events]
 
     def _rows(self, wish: SeriesWish) -> list[tuple[str, Any]]:

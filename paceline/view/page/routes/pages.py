@@ -49,10 +49,10 @@ async def healthz(request: Request) -> Response:
 
 ROUTES = [
     Route("/healthz", healthz),
-    Route("/", answering(page)),
-    Route("/compare", answering(page)),
-    Route("/run/{id}", answering(page)),
-    Route("/search/{id}", answering(page)),
-    Route("/assets/{name}", answering(asset)),
-    Route("/api/about", answering(about)),
+    Route("/", answering(page, quick=True)),
+    Route("/compare", answering(page, quick=True)),
+    Route("/run/{id}", answering(page, quick=True)),
+    Route("/search/{id}", answering(page, quick=True)),
+    Route("/assets/{name}", answering(asset, quick=True)),
+    Route("/api/about", answering(about, quick=True)),
 ]
