@@ -9,11 +9,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, NoReturn
 
 import paceline
-from paceline.air.errors import PacelineError
+from paceline.air.errors import PacelineError, StorageError
 from paceline.cli.errors import INTERRUPTED, USAGE, code_of
 
 COMMANDS = {
@@ -38,6 +39,8 @@ COMMANDS = {
 
 Only the module of the command that was asked for is imported.
 """
+
+READING = frozenset(["ls", "show", "best", "diff", "export", "logs", "verify"])
 
 
 class _Help(argparse.HelpFormatter):
@@ -96,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(f"unrecognized arguments: {' '.join(unknown)}. See paceline {name} --help.")
         raise SystemExit(USAGE)
     try:
-        code: int = given.run(given)
+        with _patience(name):
+            code: int = given.run(given)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -104,9 +108,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 0
     except (PacelineError, ImportError, OSError) as error:
-        complain(str(error))
+        complain(_sentence(error))
         return code_of(error)
     return code
+
+
+def _patience(command: str) -> AbstractContextManager[None]:
+    """Somebody waits for what only reads; what changes or serves something tries as long as a training does."""
+    if command not in READING:
+        return nullcontext()
+    from paceline.storage.patience import short
+
+    return short()
+
+
+def _sentence(error: Exception) -> str:
+    """An error of a store without its number, and with the place first."""
+    if isinstance(error, StorageError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    return str(error)
 
 
 def complain(message: str) -> None:

@@ -16,14 +16,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from paceline.air.errors import StorageError
 from paceline.air.secrets import without_credentials
 from paceline.storage.fsspec_opening import open_uri
+from paceline.storage.patience import current
 
-ATTEMPTS = 5
-TOTAL_SECONDS = 60.0
-"""No operation is started again after this long."""
 FIRST_PAUSE_SECONDS = 0.2
 _COARSEST_TIMES = 1.0
 """Seconds: S3 reports times without fractions."""
@@ -318,12 +317,13 @@ class FsspecFilesystem:
 
     def _retrying(self, doing: str, operation: Callable[[], T]) -> T:
         """Run an operation; `FileNotFoundError` passes as a StorageError that is one, too."""
-        deadline = time.monotonic() + TOTAL_SECONDS
-        for attempt in range(1, ATTEMPTS + 1):
+        patience = current()
+        deadline = time.monotonic() + patience.total_s
+        for attempt in range(1, patience.attempts + 1):
             try:
                 return operation()
             except Exception as error:
-                if attempt == ATTEMPTS or time.monotonic() >= deadline or not is_transient(error):
+                if attempt == patience.attempts or time.monotonic() >= deadline or not is_transient(error):
                     raise self._translated(error, doing, attempt) from (None if self._has_credentials else error)
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
         raise AssertionError("the last attempt returns or raises")
@@ -335,6 +335,8 @@ class FsspecFilesystem:
     def _translated(self, error: Exception, doing: str, attempts: int) -> StorageError:
         code = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
         text = str(error.strerror or error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        if (endpoint := _unreachable_endpoint(error)) is not None:
+            text = f"there is no connection to {endpoint}"
         text = text.replace(self.uri, self.label)
         for secret in _credentials(self.uri):
             text = text.replace(secret, "***")
@@ -375,6 +377,14 @@ def _credentials(uri: str) -> list[str]:
     _, _, query = uri.partition("?")
     parts += [value for _, _, value in (item.partition("=") for item in query.split("&"))]
     return sorted((part for part in parts if part), key=len, reverse=True)
+
+
+def _unreachable_endpoint(error: Exception) -> str | None:
+    """The address at which botocore found nobody; its own text has a request with all its parameters."""
+    if type(error).__name__ not in ("EndpointConnectionError", "ConnectTimeoutError"):
+        return None
+    parts = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
+    return without_credentials(f"{parts.scheme}://{parts.netloc}") if parts.netloc else None
 
 
 def _is_failed_precondition(error: OSError) -> bool:

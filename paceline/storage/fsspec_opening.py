@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.air.errors import ConfigError
 from paceline.air.secrets import without_credentials
+from paceline.storage.patience import s3_options
 
 
 def open_uri(uri: str, filesystem: Any) -> tuple[Any, str]:
@@ -14,7 +15,7 @@ def open_uri(uri: str, filesystem: Any) -> tuple[Any, str]:
 
     try:
         if filesystem is None:
-            opened, root = fsspec.core.url_to_fs(uri)
+            opened, root = fsspec.core.url_to_fs(uri, **(s3_options() if uri.startswith(("s3://", "s3a://")) else {}))
         else:
             opened = _as_fsspec(filesystem)
             root = opened._strip_protocol(uri)
