@@ -87,7 +87,7 @@ def _seen_by(bench: Bench, browser: Browser, peer: Viewer, data: Data) -> Seen:
 
 
 _LISTED = {
-    TensorBoard.name: "it lists all of them, ours the search as one line whose trials are loaded, too",
+    TensorBoard.name: "both list all of them; ours after the line of the search was opened",
     MlflowUi.name: "it lists the first 100",
 }
 _DRAWN = {

@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import view_workload as workload
 from benchmarks.harness import OURS, ROOT
+from benchmarks.viewers import Data, Paceline
+from paceline.view import dash
 from paceline.view.catalog import find
 from paceline.view.series import RunSeries
 
@@ -47,3 +52,17 @@ def test_the_long_run_has_its_rows(root: Path) -> None:
     table = np.column_stack([curves.column(name) for name in workload.METRICS])
     np.testing.assert_array_equal(table, workload.long_run(ROWS))
     assert list(Path(run.path).glob("events.out.tfevents.*"))
+
+
+def test_the_clock_stops_when_trials_are_on_the_screen(root: Path, tmp_path: Path, no_process_left: None) -> None:
+    pytest.importorskip("playwright")
+    from tests.view.browsing import chromium
+
+    with chromium() as browser, dash(root, port=0, blocking=False) as server:
+        page = browser.new_page(locale="en-US")
+        site: Any = SimpleNamespace(
+            url=server.url, token=server.token, script=SimpleNamespace(started=time.monotonic())
+        )
+        assert Paceline(tmp_path).see_list(page, site, Data(TRIALS, ROWS, root)) > 0
+        assert page.locator(".row.trial[data-id]").count() == TRIALS
+        page.close()
