@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from paceline.air.words import counted
 from paceline.testing import invariants
 
 # Every process that a test starts, at any depth, inherits this variable: a process that
@@ -145,14 +146,14 @@ def ray_engine(ray_cluster: Any) -> Iterator[Any]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Some tests need root and namespaces, others a browser: a session without them must not look complete."""
     needs = (
-        (NO_HOSTS, "tests on several hosts", "PACELINE_REQUIRE_HOSTS=1"),
-        (NO_BROWSER, "tests in a browser", "CI=true"),
+        (NO_HOSTS, "on several hosts", "PACELINE_REQUIRE_HOSTS=1"),
+        (NO_BROWSER, "in a browser", "CI=true"),
     )
-    for mark, tests, setting in needs:
+    for mark, where, setting in needs:
         skipped = [report for report in terminalreporter.stats.get("skipped", ()) if mark in str(report.longrepr)]
         if skipped:
             reason = skipped[0].longrepr[2] if isinstance(skipped[0].longrepr, tuple) else str(skipped[0].longrepr)
-            terminalreporter.section(f"{len(skipped)} {tests} did NOT run", sep="!", red=True)
+            terminalreporter.section(f"{counted(len(skipped), 'test')} {where} did NOT run", sep="!", red=True)
             terminalreporter.line(f"{reason}\n{setting} makes this an error.", red=True)
 
 
