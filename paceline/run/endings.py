@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from paceline.air.config import FailureConfig
 from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
 from paceline.air.errors import AttemptFailure, ConfigError, TrainingFailedError, WorkerFailure
@@ -93,6 +95,8 @@ class ReachedSoFar:
         self.rank_metrics: dict[int, dict[str, Any]] = {}
         self._parts = parts
         self._failures: list[AttemptFailure] = []
+        self._end: Ended | None = None
+        """As it was written down."""
         self._without_progress = 0
         """Failed attempts in a row that brought no new checkpoint."""
         self._newest_before: KeptCheckpoint | None = None
@@ -175,8 +179,15 @@ class ReachedSoFar:
             with contextlib.suppress(OSError):  # for people to read; the journal has it, too
                 write_durably(parts.files.run_dir.error_txt, text.encode("utf-8", "backslashreplace") + b"\n")
         parts.observers.write_out()
-        parts.write_down(self._end_record(result))
+        self._end = self._end_record(result)
+        parts.write_down(self._end)
         return result
+
+    def write_late_warnings(self, result: Result) -> None:
+        """Trackers say at the very end what they could not deliver: then the end is written once more, with that."""
+        if self._end is not None and (warnings := _shortened(result.warnings)) != self._end.warnings:
+            with contextlib.suppress(OSError):  # the run has ended, and the user has read them
+                self._parts.write_down(msgspec.structs.replace(self._end, warnings=warnings))
 
     def _end_record(self, result: Result) -> Ended:
         keeper, records, row = self._parts.keeper, self._parts.files.records, self._parts.observers.last_row or {}
@@ -194,7 +205,7 @@ class ReachedSoFar:
             message=str(result.error or ""),
             time=time.time(),
             reached=reached,
-            warnings=[warning[:_LONGEST_WARNING] for warning in result.warnings[-_MOST_WARNINGS:]],
+            warnings=_shortened(result.warnings),
         )
 
     def result_without_storage(self, status: Status, error: Exception | None) -> Result:
@@ -229,6 +240,10 @@ class ReachedSoFar:
         if error is not None:
             vars(error)["result"] = result
         return result
+
+
+def _shortened(warnings: list[str]) -> list[str]:
+    return [warning[:_LONGEST_WARNING] for warning in warnings[-_MOST_WARNINGS:]]
 
 
 def _failure_record(failure: AttemptFailure) -> AttemptFailed:

@@ -268,6 +268,7 @@ class Run:
     def _conclude(self, result: Result) -> None:
         self.result = result
         self._parts.observers.finished(result, result.metrics.get("training_iteration", 0))
+        self._reached.write_late_warnings(result)
         self.phase = Phase.DONE
         self.close()
 

@@ -179,7 +179,8 @@ def _facts(
     records: RunRecords, journal: Path, summary: RunSummary, present: Mapping[int, str], place: str, search: str | None
 ) -> RunFacts:
     header, config = records.header, records.header.checkpoint_config
-    ends = [record for record in records if isinstance(record, Ended)]
+    # Late warnings and `gc` repeat an end with its time: the last one counts.
+    ends = list({record.time: record for record in records if isinstance(record, Ended)}.values())
     failures = [record for record in records if isinstance(record, AttemptFailed)]
     return RunFacts(
         summary=summary,

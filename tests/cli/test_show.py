@@ -4,12 +4,14 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from paceline.run.callbacks import Callback
 from paceline.run.records import Ended
-from tests.cli.conftest import HOSTILE, Cli, Runs, fit
+from tests.cli.conftest import HOSTILE, Cli, RemoteRuns, Runs, fit
 from tests.view import journals
 
 
@@ -111,3 +113,36 @@ def test_times_that_no_clock_can_show_do_no_harm(cli: Cli, tmp_path: Path, comma
     shown = cli(command, path)
     assert shown.code == 0
     assert "finished" in shown.out
+
+
+class Complaining(Callback):
+    """Has something to say while the run goes on, and something at the very end, as trackers do."""
+
+    def __init__(self) -> None:
+        self.texts = ["the service was slow"]
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        self.texts.append("3 rows were not delivered")
+
+    def take_warnings(self) -> list[str]:
+        texts, self.texts = self.texts, []
+        return texts
+
+
+def test_warnings_of_callbacks_are_shown(cli: Cli, tmp_path: Path) -> None:
+    path = fit(tmp_path, "warned", {}, callbacks=[Complaining()])
+    shown = json.loads(cli("show", path, "--json").out)
+    assert shown["warnings"] == ["the service was slow", "3 rows were not delivered"]
+    assert (shown["status"], len(shown["ends"])) == ("finished", 1)
+    said = cli("show", path).out
+    assert "Warnings\n" in said
+    assert "3 rows were not delivered" in said
+    assert cli("verify", path).code == 0
+
+
+def test_late_warnings_are_on_the_store(
+    remote: RemoteRuns, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "twins"))
+    uri = fit("s3://bucket/warned", "run", {}, callbacks=[Complaining()])
+    assert json.loads(cli("show", uri, "--json").out)["warnings"][-1] == "3 rows were not delivered"
