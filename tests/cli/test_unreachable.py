@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,8 +13,8 @@ from tests.cli.conftest import Cli
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> str:
-    pytest.importorskip("s3fs")
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    s3fs = pytest.importorskip("s3fs")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -21,10 +22,9 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-    import s3fs
-
     s3fs.S3FileSystem.clear_instance_cache()
-    return address
+    yield address
+    s3fs.S3FileSystem.clear_instance_cache()  # other tests would get the client of this address
 
 
 @pytest.mark.parametrize("command", ["ls", "show", "best", "verify"])
