@@ -41,9 +41,10 @@ class Callback:
         stop: Any = None,
         num_samples: int | None = None,
         total_num_samples: int | None = None,
+        say: Callable[[str], None] | None = None,
         **info: Any,
     ) -> None:
-        """Called once, before anything starts."""
+        """Called once, before anything starts. `say` shows a line among the progress; call it in hooks only."""
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Called before each step of the control loop."""
@@ -211,8 +212,14 @@ class CallbackList:
 
     # The user's hooks, in the order of a run.
 
-    def setup(self, stop: Any = None, num_samples: int | None = None, total_num_samples: int | None = None) -> None:
-        self._call("setup", stop=stop, num_samples=num_samples, total_num_samples=total_num_samples)
+    def setup(
+        self,
+        stop: Any = None,
+        num_samples: int | None = None,
+        total_num_samples: int | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._call("setup", stop=stop, num_samples=num_samples, total_num_samples=total_num_samples, say=say)
 
     def on_step_begin(self, iteration: int) -> None:
         self._call("on_step_begin", iteration=iteration, trials=self.trials)
@@ -373,9 +380,14 @@ def _check_is_callback(callback: object) -> None:
         raise ConfigError(f"callbacks= holds the class {name}. Put an instance there: {name}().")
     if not isinstance(callback, Callback):
         raise ConfigError(
-            f"callbacks= holds a {type(callback).__name__}, which is not a Callback. "
-            "Derive its class from paceline.tune.Callback or paceline.tune.logger.LoggerCallback."
+            f"callbacks= holds a {type(callback).__name__}, which is not a Callback. {_how_to_make_it_one(callback)}"
         )
+
+
+def _how_to_make_it_one(given: object) -> str:
+    if all(callable(getattr(given, method, None)) for method in ("open", "send", "close")):
+        return f"If it is a tracker, write TrackerCallback({type(given).__name__}(...)), from paceline.trackers."
+    return "Derive its class from paceline.tune.Callback or paceline.tune.logger.LoggerCallback."
 
 
 def _warn_of_misspelt_hooks(kind: type[Callback]) -> None:

@@ -139,7 +139,7 @@ class Observers:
             self._rotation = LogRotation(logs, self._config.max_log_bytes, watchers, self.warn, self._times.truncated)
         self.trial.status, self.trial.outcome = "RUNNING", None
         if not self._shares:
-            self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1)
+            self._callbacks.setup(stop=self._config.stop, num_samples=1, total_num_samples=1, say=self._progress.note)
         self._callbacks.on_trial_start(0, self.trial)
 
     def attempt_started(self, first_row: dict[str, Any]) -> None:

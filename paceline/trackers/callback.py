@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.air.errors import ConfigError
 from paceline.run.callbacks import LoggerCallback
 from paceline.run.spec import Trial
 from paceline.storage.run_dir import RunDir
@@ -18,6 +19,8 @@ from paceline.trackers.courier import Courier, Left
 from paceline.trackers.delivery import Delivery
 from paceline.trackers.tracker import Tracker, outcome_of
 
+SILENT_S = 1.0
+"""How long `fit()` waits before it says what it waits for."""
 AFTER_INTERRUPT_S = 5.0
 """How long a driver that was interrupted waits at most."""
 
@@ -38,15 +41,24 @@ class TrackerCallback(LoggerCallback):
     wait_when_down_s: float = 10.0
     """The same for a service that fails whenever it is called."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(
+        self, tracker: Tracker, *, wait_at_end_s: float | None = None, wait_when_down_s: float | None = None
+    ) -> None:
+        _check_is_tracker(tracker)
+        if wait_at_end_s is not None:
+            self.wait_at_end_s = wait_at_end_s
+        if wait_when_down_s is not None:
+            self.wait_when_down_s = wait_when_down_s
         self.tracker = tracker
         self._couriers: dict[str, Courier] = {}
         """By experiment: the same callback may serve several at the same time."""
         self._deliveries: dict[str, tuple[Delivery, Path]] = {}
         self._warnings: list[str] = []
+        self._say: Callable[[str], None] = _say_nothing
 
-    def setup(self, *args: Any, **info: Any) -> None:
-        with contextlib.suppress(Exception):
+    def setup(self, *args: Any, say: Callable[[str], None] | None = None, **info: Any) -> None:
+        self._say = say or _say_nothing
+        with contextlib.suppress(Exception):  # what is wrong will be found again, and told, when a run begins
             self.tracker.prepare()
 
     def log_trial_start(self, trial: Trial) -> None:
@@ -72,10 +84,15 @@ class TrackerCallback(LoggerCallback):
             return
         is_interrupted = any(trial.outcome == "interrupted" for trial in trials)
         wait_s = min(AFTER_INTERRUPT_S, self.wait_at_end_s) if is_interrupted else self.wait_at_end_s
-        left = courier.finish(wait_s, self.wait_when_down_s)
+        silent_s = min(SILENT_S, wait_s, self.wait_when_down_s)
+        if not courier.wait(silent_s):
+            self._say(f"Waiting for {self.tracker.label} to take the last rows, for at most {wait_s:.0f} s")
+        left = courier.finish(wait_s - silent_s, self.wait_when_down_s - silent_s)
         self._warnings += courier.take_warnings()
         if left.deliveries:
             self._warnings.append(self._how_to_send(left))
+        elif courier.has_been_down:
+            self._say(f"{self.tracker.label} answers again, and has all rows")
 
     def take_warnings(self) -> Sequence[str]:
         warnings, self._warnings = self._warnings, []
@@ -95,6 +112,16 @@ class TrackerCallback(LoggerCallback):
             f"{self.tracker.label} has not taken the last {rows} rows of {whose}{why}. They are in the journal. To "
             f"send them later: paceline.trackers.send({place!r}, {callback}{which})"
         )
+
+
+def _check_is_tracker(given: object) -> None:
+    if not isinstance(given, Tracker):
+        wanted = f"{given.__name__}(...)" if isinstance(given, type) else "an object of a class derived from Tracker"
+        raise ConfigError(f"TrackerCallback({given!r}): this is not a tracker. Pass {wanted}.")
+
+
+def _say_nothing(text: str) -> None:
+    pass
 
 
 def _claim(run_dir: RunDir, name: str) -> Path:

@@ -17,7 +17,15 @@ from typing import Any, ClassVar
 
 from paceline.air.metrics import flattened
 from paceline.trackers.callback import TrackerCallback
-from paceline.trackers.tracker import ATTEMPT_KEY, Outcome, TrackedCheckpoint, TrackedRow, TrackedRun, Tracker
+from paceline.trackers.tracker import (
+    ATTEMPT_KEY,
+    Outcome,
+    RejectedError,
+    TrackedCheckpoint,
+    TrackedRow,
+    TrackedRun,
+    Tracker,
+)
 
 __all__ = ["CometLoggerCallback", "CometTracker"]
 
@@ -109,7 +117,14 @@ class CometTracker(Tracker):
             # Whatever becomes of the archives of one experiment: each of them can be uploaded, in any order.
             kinds = [partial(comet.OfflineExperiment, _resume_strategy="get_or_create")]
         for kind in kinds:
-            experiment = kind(**{**self._arguments, "experiment_key": key})
+            try:
+                experiment = kind(**{**self._arguments, "experiment_key": key})
+            except ValueError as error:
+                if "API key" in str(error):
+                    raise RejectedError(
+                        "Comet needs a key: set COMET_API_KEY, pass api_key=, or work offline with online=False."
+                    ) from error
+                raise
             config.set_global_experiment(None)  # else the next experiment would end this one, and lose its rows
             if experiment.alive:
                 if (hook := getattr(experiment, "_atexit_hook", None)) is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+import traceback
 from collections import deque
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ IDLE_S = 30.0
 MOST_REST = 9.0
 """How long to rest after work at most, as a multiple of the CPU time that the work took."""
 LONGEST_REST_S = 3.0
+MISTAKES = (AttributeError, ImportError, NameError, NotImplementedError, TypeError)
+"""Errors of code rather than of a service."""
 _LONGEST_PROBLEM = 300
 """Characters of an error in a warning."""
 
@@ -53,6 +56,8 @@ class Courier:
         self._is_finishing = False
         self._is_over = False
         self._problem = ""
+        self._is_broken = False
+        """The tracker's own code fails. It is tried again, but nobody waits for it at the end."""
         self._has_warned = False
         self._warnings: list[str] = []
         self._rejections = 0
@@ -76,6 +81,18 @@ class Courier:
             warnings, self._warnings = self._warnings, []
         return warnings
 
+    @property
+    def has_been_down(self) -> bool:
+        """The user was warned that the service is not accepting data."""
+        return self._has_warned
+
+    def wait(self, timeout_s: float) -> bool:
+        """Nothing new will come: wait until everything is delivered; False if that takes longer, but may happen."""
+        with self._changed:
+            self._is_finishing = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._deliveries, timeout_s) or self._is_broken
+
     def finish(self, timeout_s: float, timeout_when_down_s: float) -> Left:
         """Wait until everything is delivered, for at most so long; the other limit holds while the service fails.
 
@@ -86,7 +103,7 @@ class Courier:
             self._is_finishing = True
             self._changed.notify_all()
             while self._deliveries:
-                limit = min(timeout_s, timeout_when_down_s) if self._problem else timeout_s
+                limit = 0.0 if self._is_broken else min(timeout_s, timeout_when_down_s) if self._problem else timeout_s
                 left_s = began + limit - time.monotonic()
                 if left_s <= 0:
                     break
@@ -113,7 +130,7 @@ class Courier:
                 self._rest(min(FIRST_DELAY_S * 2 ** (failures - 1), longest))
                 continue
             if has_moved:
-                idle, failures, self._problem = 0, 0, ""
+                idle, failures, self._problem, self._is_broken = 0, 0, "", False
                 self._tell_of_rejections(delivery)
                 if not self._is_finishing:
                     self._rest(self._manners.rest_s())
@@ -153,9 +170,11 @@ class Courier:
 
     def _failed(self, delivery: Delivery, error: Exception) -> None:
         self._problem = _in_short(error)
+        self._is_broken = isinstance(error, MISTAKES)
         what = delivery.run_dir.root.name
         if isinstance(error, RejectedError):
-            self._give_up(delivery, f"{self._tracker.label} rejects {what}, which is no longer sent: {error}")
+            why = f"{self._tracker.label} rejected {what}, which is no longer sent: {error}"
+            self._give_up(delivery, f"{why.rstrip('.')}. The rows stay in the journal.")
         elif isinstance(error, JournalCorruptError):  # not the service's fault, and trying again does not repair it
             self._give_up(delivery, f"{what} is no longer sent to {self._tracker.label}: {error}")
         elif not self._has_warned:
@@ -174,7 +193,9 @@ class Courier:
         notes, delivery.notes = delivery.notes, []
         if notes and not self._rejections:
             what = delivery.run_dir.root.name
-            self._warn(f"{self._tracker.label} rejects parts of {what}; first {_cleaned(notes[0])}")
+            self._warn(
+                f"{self._tracker.label} rejected parts of {what}, which are left out. The first is {_cleaned(notes[0])}"
+            )
         self._rejections += len(notes)
 
     def _warn(self, text: str) -> None:
@@ -183,8 +204,13 @@ class Courier:
 
 
 def _in_short(error: Exception) -> str:
-    """What a service's library says, on one line."""
-    return cut(_cleaned(f"{type(error).__name__}: {error}").splitlines()[0], _LONGEST_PROBLEM)
+    """What a service's library says, on one line; of a mistake, also where it is."""
+    what = str(error) if type(error) in (ConnectionError, TimeoutError) else f"{type(error).__name__}: {error}"
+    text = cut((_cleaned(what).splitlines() or [""])[0], _LONGEST_PROBLEM)
+    if isinstance(error, MISTAKES) and error.__traceback__ is not None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text += f", at {frame.filename}:{frame.lineno}"
+    return text
 
 
 def _cleaned(text: str) -> str:

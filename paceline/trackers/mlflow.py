@@ -10,6 +10,7 @@ import contextlib
 import os
 import posixpath
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -127,12 +128,24 @@ class MLflowTracker(Tracker):
 
     def _made_client(self) -> MlflowClient:
         if self._client is None:
-            import mlflow
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", "IProgress not found"
+                )  # in notebooks; progress bars are not used here
+                import mlflow
 
             if self._token is not None:
                 os.environ["MLFLOW_TRACKING_TOKEN"] = self._token  # where MLflow looks for it
             uri = str(self._tracking_uri or mlflow.get_tracking_uri())
-            self._client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=self._registry_uri)
+            try:
+                self._client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=self._registry_uri)
+            except Exception as error:
+                if _is_bad_uri(error):
+                    raise RejectedError(
+                        f"MLflow does not understand this address ({str(error).splitlines()[0].strip()}). Give one "
+                        "such as http://host:5000, sqlite:///mlflow.db or a directory."
+                    ) from error
+                raise
         return self._client
 
     def _run_of_key(self, client: MlflowClient, run: TrackedRun) -> Run | None:
@@ -206,6 +219,11 @@ def experiment_id(client: MlflowClient, name: str) -> str:
     return str(found.experiment_id)
 
 
+def _is_bad_uri(error: Exception) -> bool:
+    """SQLAlchemy cannot parse it, or MLflow knows no such scheme."""
+    return type(error).__name__ == "ArgumentError" or getattr(error, "error_code", None) == "INVALID_PARAMETER_VALUE"
+
+
 def check_reachable(uri: str) -> None:
     """Raise if a server does not answer at all; any answer will do."""
     if uri.startswith(("http://", "https://")):
@@ -215,8 +233,10 @@ def check_reachable(uri: str) -> None:
             requests.head(f"{uri.rstrip('/')}/health", timeout=PROBE_S, allow_redirects=False)
         except requests.exceptions.SSLError:
             return  # somebody is there, and MLflow knows whom to trust
+        except requests.exceptions.Timeout as error:
+            raise TimeoutError(f"{without_credentials(uri)} does not answer within {PROBE_S:.0f} s") from error
         except requests.exceptions.RequestException as error:
-            raise ConnectionError(f"{without_credentials(uri)} does not answer ({type(error).__name__})") from error
+            raise ConnectionError(f"{without_credentials(uri)} cannot be reached") from error
 
 
 def _requests(rows: Sequence[TrackedRow]) -> Iterator[tuple[list[Metric], int | None]]:

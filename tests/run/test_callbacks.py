@@ -84,7 +84,7 @@ def test_every_hook_gets_the_arguments_of_its_signature(trial: Trial) -> None:
     callbacks.on_experiment_end()
     run = {"trials": [trial], "trial": trial}
     assert recorder.calls == [
-        ("setup", {"stop": {"loss": 1}, "num_samples": 1, "total_num_samples": 1}),
+        ("setup", {"stop": {"loss": 1}, "num_samples": 1, "total_num_samples": 1, "say": None}),
         ("on_trial_start", {"iteration": 0, **run}),
         ("on_step_begin", {"iteration": 1, "trials": [trial]}),
         ("on_trial_result", {"iteration": 1, **run, "result": {"loss": 2}}),

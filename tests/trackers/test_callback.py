@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 import pytest
 
 from paceline import train, tune
-from paceline.air.errors import TrainingFailedError
+from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.run.callbacks import CallbackList
 from paceline.testing.processes import Driver, wait_for
 from paceline.trackers import RejectedError, RunGoneError, TrackedRow, TrackedRun, TrackerCallback, send
+from paceline.trackers import callback as module
 from paceline.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 from paceline.tune import Callback, TuneConfig
 from paceline.tune.schedulers import TrialScheduler
@@ -139,7 +140,7 @@ def test_a_tracker_that_is_down_is_told_of_and_the_rows_can_be_sent_later(place:
     assert result.metrics["height"] == 10.0 * ROWS
     outage, end = result.warnings
     assert "the ledger service" in outage
-    assert "ConnectionError" in outage
+    assert "nobody answers at http://service" in outage
     assert "secret" not in outage + end
     assert f"last {ROWS} rows" in end
     assert f"paceline.trackers.send({result.path!r}, TrackerCallback(...))" in end
@@ -237,6 +238,54 @@ def test_a_run_that_was_deleted_in_the_service_is_given_up_with_a_warning(place:
     (warning,) = result.warnings
     assert "there is no such run" in warning
     assert "secret" not in warning
+
+
+class Mistaken(LedgerTracker):
+    def send(self, run_id: str, rows: Sequence[TrackedRow]) -> None:
+        rows.nothing()  # type: ignore[attr-defined]
+
+
+def test_a_mistake_in_a_tracker_is_located_and_nobody_waits_for_it(place: Path, tmp_path: Path) -> None:
+    callback = TrackerCallback(Mistaken(place), wait_at_end_s=600.0, wait_when_down_s=600.0)
+    result = trainer([callback], tmp_path).fit()  # the test would take ten minutes
+    first, last = result.warnings
+    assert "AttributeError: 'list' object has no attribute 'nothing', at " in first
+    assert "test_callback.py:" in first
+    assert "has not taken the last" in last
+
+
+def test_what_is_not_a_tracker_is_refused_with_advice(place: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Pass LedgerTracker\(\.\.\.\)\."):
+        TrackerCallback(LedgerTracker)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"write TrackerCallback\(LedgerTracker\(\.\.\.\)\)"):
+        CallbackList([LedgerTracker(place)])  # type: ignore[list-item]
+
+
+def test_fit_says_what_it_waits_for_and_that_the_tracker_is_back(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_S", 0.0)
+    (place / "down").touch()
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        (place / "down").unlink(missing_ok=True)
+
+    class Listening(TrackerCallback):
+        def setup(self, *args: Any, **info: Any) -> None:
+            super().setup(say=say)
+
+        def log_trial_end(self, trial: Any, failed: bool = False) -> None:
+            wait_for(lambda: self._couriers[trial.experiment_id].has_been_down, "a failed call")
+            super().log_trial_end(trial, failed)
+
+    trainer([Listening(LedgerTracker(place))], tmp_path).fit()
+    assert said == [
+        "Waiting for the ledger service to take the last rows, for at most 60 s",
+        "the ledger service answers again, and has all rows",
+    ]
+    assert steps(place) == [(0, index) for index in range(1, ROWS + 1)]
 
 
 def test_two_trackers_of_one_kind_each_have_a_cursor(tmp_path: Path) -> None:

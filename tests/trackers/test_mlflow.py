@@ -148,3 +148,9 @@ def test_a_server_that_is_not_there_is_noticed_at_once() -> None:
 
 def test_a_password_in_the_address_is_not_shown() -> None:
     assert MLflowTracker("http://me:secret@host:5000").label == "MLflow at http://host:5000"
+
+
+@pytest.mark.parametrize("address", ["sqlite:/mlflow.db", "bogus://x"])
+def test_an_address_that_mlflow_does_not_understand_is_rejected(address: str) -> None:
+    with pytest.raises(RejectedError, match="MLflow does not understand this address"):
+        MLflowTracker(address).open(tracked_run(), None)

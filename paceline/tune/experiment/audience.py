@@ -47,7 +47,9 @@ class Audience:
         if self.progress is not None:
             self.progress.started(self.view)
         with self.guarded():
-            self.callbacks.setup(stop=self._config.stop, num_samples=num_samples, total_num_samples=total)
+            self.callbacks.setup(
+                stop=self._config.stop, num_samples=num_samples, total_num_samples=total, say=self.note
+            )
 
     def trial_changed(
         self, trial: Trial, row: Mapping[str, Any] | None = None, error: BaseException | None = None
