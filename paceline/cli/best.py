@@ -83,10 +83,12 @@ def _candidates(path: str) -> _Candidates:
         return _trials(found.searches[0])
     if len(found.runs) == 1 and not found.searches:
         return _checkpoints(found.runs[0], path)
-    everything = [*found.runs, *(trial for search in found.searches for trial in search.trials)]
+    several = [_trials(search) for search in found.searches]
+    runs = [_row(run) for run in found.runs if run.status != "failed"]
     attributes = {(run.score_attribute, run.score_order) for run in found.runs if run.score_attribute}
+    attributes |= {(each.metric, each.mode) for each in several if each.metric and each.mode}
     metric, mode = attributes.pop() if len(attributes) == 1 else (None, None)
-    return _Candidates([_row(run) for run in everything if run.status != "failed"], metric, mode)
+    return _Candidates([*runs, *(row for each in several for row in each.rows)], metric, mode)
 
 
 def _trials(search: ExperimentSummary) -> _Candidates:

@@ -27,7 +27,7 @@ from paceline.cli.output import (
     write_json,
     write_table,
 )
-from paceline.cli.places import broken, found_at, name_below, place
+from paceline.cli.places import broken, found_at, name_below, place, short_id, suffix_of
 from paceline.cli.table import Cell, Column, cell
 from paceline.run.found_runs import RunSummary, summary_of_run_dir
 from paceline.storage.run_dir import RunDir, default_storage_root, resolve_storage
@@ -106,7 +106,11 @@ def rows_of(found: Found, root: str, metric: str | None) -> list[dict[str, Any]]
     """One row for each run and search, newest first; for each trial, if the path is that of a search."""
     here = [search for search in found.searches if search.path == root]
     rows = [row for search in here for row in trial_rows(search, root, metric)]
-    others = [search_row(search, root, metric) for search in found.searches if search.path != root]
+    others = [
+        {**row, "name": row["name"] + suffix_of(search, found.searches)}
+        for search in found.searches
+        if search.path != root and (row := search_row(search, root, metric))
+    ]
     others += [run_row(summary, root, metric) for summary in found.runs]
     rows += sorted(others, key=lambda row: row["started"] or 0.0, reverse=True)
     for problem in found.problems:
@@ -209,6 +213,7 @@ def search_row(search: ExperimentSummary, root: str, metric: str | None) -> dict
     return {
         "kind": "search",
         "name": name_below(search.path, root),
+        "id": short_id(search),
         "path": search.path,
         "status": search.status,
         "alive": search.alive,

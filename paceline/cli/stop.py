@@ -7,7 +7,7 @@ import time
 
 from paceline.cli.arguments import seconds
 from paceline.cli.output import add_format, write, write_csv, write_json
-from paceline.cli.places import add_path, is_alive, live_at, shown_place
+from paceline.cli.places import add_path, driven_at, is_alive, live_at, shown_place
 from paceline.run.requests import request_stop
 
 DESCRIPTION = """\
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Ask, and say so."""
     live = live_at(given.path)
-    request_stop(live.path, timeout_s=given.timeout)
+    request_stop(driven_at(live), timeout_s=given.timeout)
     while given.wait and is_alive(live):
         time.sleep(_POLL_S)
     row = {"path": live.path, "stop": "requested", "ended": given.wait}
