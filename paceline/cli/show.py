@@ -30,7 +30,7 @@ from paceline.cli.output import (
 )
 from paceline.cli.places import add_path, one_at, opened_as, shown_place
 from paceline.cli.table import Cell, Column, cell
-from paceline.run.found_runs import RunSummary, search_line
+from paceline.run.found_runs import RunSummary
 from paceline.run.root_cause import excerpt
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import run_facts
@@ -84,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
     found = one_at(given.path)
     most = None if given.all else MOST_LINES
     if isinstance(found, ExperimentSummary):
-        row: dict[str, Any] = {**search_row(found, found.path, None), "how_to_continue": _continue_search(found)}
+        row: dict[str, Any] = {**search_row(found, found.path, None), "how_to_continue": found.how_to_continue}
         if given.format == "table":
             _show_search(found, row, most)
         else:
@@ -267,13 +267,6 @@ def _by_rank(search: ExperimentSummary) -> list[TrialSummary]:
         return trial.status != "running", -sign * float(value) if is_number and value is not None else float("inf")
 
     return sorted(search.trials, key=key)
-
-
-def _continue_search(search: ExperimentSummary) -> str:
-    failed = any(trial.status == "failed" for trial in search.trials)
-    if search.alive or (search.status == "finished" and not failed):
-        return ""
-    return search_line(search.path, resume_errored=failed)
 
 
 # -- parts ------------------------------------------------------------------------------------

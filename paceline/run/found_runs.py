@@ -46,9 +46,10 @@ def line_for(header: Header, place: str) -> str:
     return restore_line(header.trainer, place, header.settings.get("again", _WITHOUT_RECORD))
 
 
-def search_line(place: str, *, resume_errored: bool = False) -> str:
-    """The call that continues a search, on request also its failed trials."""
-    return f"Tuner.restore({place!r}, trainable=...{', resume_errored=True' if resume_errored else ''}).fit()"
+def search_line(place: str, again: Sequence[str] = (), *, resume_errored: bool = False) -> str:
+    """The same for a search, on request also for its failed trials."""
+    errored = ["resume_errored=True"] if resume_errored else []
+    return f"Tuner.restore({', '.join([repr(place), 'trainable=...', *errored, *again])}).fit()"
 
 
 def place_of(run_dir: RunDir) -> str:

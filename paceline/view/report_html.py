@@ -17,7 +17,7 @@ from paceline.air.html import Markup, chart, details, element, escaped, joined, 
 from paceline.air.metrics import nested_get
 from paceline.air.version import version
 from paceline.air.words import counted, duration_text, moment_text, size_text
-from paceline.run.found_runs import RunSummary, search_line
+from paceline.run.found_runs import RunSummary
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.decimate import m4
 from paceline.view.facts import RunFacts, run_facts, users_config
@@ -81,8 +81,7 @@ def search_report(search: ExperimentSummary) -> str:
     if best is not None:
         parts += _section(f"Best trial: {best.trial_id}", joined([_values(best.params), _values(best.reached.metrics)]))
     parts += _trials(search)
-    if not search.alive and search.status != "finished":
-        parts += _section("To continue", element("pre", search_line(search.path)))
+    parts += _section("To continue", element("pre", search.how_to_continue), search.how_to_continue)
     return _page(search.name, parts)
 
 

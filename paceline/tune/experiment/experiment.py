@@ -15,6 +15,7 @@ from paceline.air.result import Status
 from paceline.engine.base import Engine
 from paceline.engine.choose import announcement
 from paceline.run.decisions import Wait
+from paceline.run.found_runs import search_line
 from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
 from paceline.tune.experiment.answering import SearchDesk
 from paceline.tune.experiment.audience import Audience
@@ -166,9 +167,7 @@ class Experiment:
         nothing_ran = not any(trial_run.has_files for trial_run in self.shared.trials)
         if nothing_ran or (not self.stop.interrupted and not failed):
             return ""
-        errored = ["resume_errored=True"] if failed else []
-        arguments = [repr(self.shared.place.shown), "trainable=...", *errored, *arguments_again(self.shared.setup)]
-        return f"Tuner.restore({', '.join(arguments)}).fit()"
+        return search_line(self.shared.place.shown, arguments_again(self.shared.setup), resume_errored=failed)
 
     def grid(self) -> ResultGrid:
         """What was reached, trial by trial."""

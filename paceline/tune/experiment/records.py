@@ -57,6 +57,8 @@ class Facts(Struct, kw_only=True):
     chdir_to_trial_dir: bool = True
     run: dict[str, Any]
     """The settings of its RunConfig."""
+    again: list[str] = []
+    """What Tuner.restore() must be given again besides the trainable, as it is written in a call."""
     time: float = 0.0
 
     def __post_init__(self) -> None:

@@ -210,6 +210,7 @@ def facts_of(setup: SearchSetup, place: ExperimentPlace) -> dict[str, Any]:
             "had_stop": config.stop is not None,
             "had_callbacks": need_code(config.callbacks),
         },
+        "again": arguments_again(setup),
     }
 
 

@@ -19,7 +19,7 @@ from paceline.air.background_pool import in_parallel
 from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.metrics import nested_get, reported
-from paceline.run.found_runs import does_not_exist, summary_of
+from paceline.run.found_runs import does_not_exist, search_line, summary_of
 from paceline.run.records import Reached
 from paceline.run.run_summary import RunStatus, RunSummary, most_iterations
 from paceline.storage import lease, lock
@@ -57,6 +57,8 @@ class ExperimentSummary(Struct, kw_only=True):
     trials: list[TrialSummary]
     total: int | None = None
     """How many trials there will be; None if nobody knows. One that has finished may have ended with fewer."""
+    again: list[str] = []
+    """What Tuner.restore() must be given again besides the trainable."""
 
     @property
     def total_trials(self) -> int | None:
@@ -64,6 +66,14 @@ class ExperimentSummary(Struct, kw_only=True):
         if self.status == "finished":
             return len(self.trials)
         return None if self.total is None else max(self.total, len(self.trials))
+
+    @property
+    def how_to_continue(self) -> str:
+        """The call that continues the search, or runs its failed trials again; empty if there is nothing to do."""
+        failed = any(trial.status == "failed" for trial in self.trials)
+        if self.alive or (self.status == "finished" and not failed):
+            return ""
+        return search_line(self.path, self.again, resume_errored=failed)
 
     @property
     def best(self) -> TrialSummary | None:
@@ -165,6 +175,7 @@ def search_summary(search: FollowedSearch, place: str, alive: bool, trials: list
         ended=left.time if left is not None else None,
         trials=trials,
         total=facts.total,
+        again=facts.again,
     )
 
 

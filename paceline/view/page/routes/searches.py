@@ -8,7 +8,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
-from paceline.run.found_runs import search_line
 from paceline.view.page.answers import answering
 from paceline.view.page.importances import STILL_COMPUTED
 from paceline.view.page.state import PageState
@@ -24,7 +23,6 @@ def search(state: PageState, request: Request) -> Any:
         raise Problem(404, "This is not a search.")
     reply = state.importances.get(id, found)
     ids = state.listing.ids
-    is_over = found.alive or found.status == "finished"
     return {
         **msgspec.structs.asdict(state.line(id)),
         "space": space_of(found, state.filesystem),
@@ -33,7 +31,7 @@ def search(state: PageState, request: Request) -> Any:
         "pending": reply.why == STILL_COMPUTED,
         "best_so_far": [(moment, value, ids.get(trial.path)) for moment, value, trial in best_so_far(found)],
         "pareto": [ids.get(trial.path) for trial in unbeaten(found)],
-        "continue": "" if is_over else search_line(found.path),
+        "continue": found.how_to_continue,
     }
 
 
