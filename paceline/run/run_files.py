@@ -39,7 +39,7 @@ from paceline.storage.files import SharedSync, delete_tree
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal
 from paceline.storage.lease import LEASE_SECONDS
-from paceline.storage.lock import RunLock
+from paceline.storage.lock import RunLock, holder_of, is_held
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import (
     RunDir,
@@ -363,9 +363,12 @@ def _how_to_restore_earlier(experiment_dir: Path) -> list[str]:
     for trial in find_run_dirs(experiment_dir)[:1]:
         header = header_of(trial)
         try:
-            ended = last_ending(trial)
+            ended = "running" if is_held(trial.lock) else last_ending(trial)
         except (RestoreError, OSError):
             continue
+        if header is not None and is_run(header) and ended == "running":
+            pid = holder_of(trial.lock).get("pid", "unknown")
+            return [f"An earlier run named {experiment_dir.name!r} is still running (pid {pid}); this is a new run."]
         if header is not None and is_run(header) and ended != "finished":
             return [
                 f"An earlier run named {experiment_dir.name!r} did not finish; this is a new run. To continue the "

@@ -239,3 +239,14 @@ def test_only_the_end_of_the_newest_sibling_is_read(results_dir: Path, monkeypat
     files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
     files.close()
     assert "did not finish" in files.notes[0]
+
+
+def test_a_sibling_that_is_still_running_is_not_to_be_restored(results_dir: Path) -> None:
+    live = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files = run_files.create(spec(name="experiment"), LocalEngine.capabilities)
+    files.close()
+    live.close()
+    (note,) = files.notes
+    assert f"is still running (pid {os.getpid()})" in note
+    assert "restore" not in note
+    assert "resume" not in note
