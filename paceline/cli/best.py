@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.metrics import nested_get
 from paceline.air.secrets import without_credentials
 from paceline.cli.errors import FAILED, USAGE, CommandError
-from paceline.cli.output import add_format, number_text, write_csv, write_json, write_table
+from paceline.cli.metric_choice import metric_names
+from paceline.cli.output import add_format, note, number_text, write_csv, write_json, write_table
 from paceline.cli.places import add_path, broken, found_at, opened_as, shown_place
 from paceline.cli.table import Column, cell
 from paceline.run.found_runs import RunSummary
@@ -20,11 +22,14 @@ from paceline.view.catalog import run_facts
 from paceline.view.flat import flat
 
 DESCRIPTION = """\
-Ranks what is at PATH and prints the best, by default one. Of one run: the checkpoints that are kept. Of a search: its
+Ranks what is at PATH and prints the best, by default one. Of one run: the checkpoints that are kept, or its reports if
+it keeps none. Of a search: its
 trials, by the last value that each reported. Of several runs: these, by their last value. The metric and its mode are
 those of the run or search, unless they are given. Failed runs and trials are left out, as in get_best_result().
 """
 
+MOST_NAMES = 20
+"""Of metrics that could be meant."""
 COLUMNS = [
     Column("value", "VALUE", right=True),
     Column("iteration", "ITERATION", right=True),
@@ -40,6 +45,8 @@ class _Candidates:
     rows: list[dict[str, Any]]
     metric: str | None
     mode: str | None
+    note: str = ""
+    """What to know about them."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,16 +61,19 @@ def run(given: argparse.Namespace) -> int:
     """Print the best."""
     candidates = _candidates(given.path)
     metric, mode = given.metric or candidates.metric, given.mode or candidates.mode
-    if metric is None or mode is None:
-        missing = "--metric and --mode" if metric is None else "--mode"
-        raise CommandError(f"{shown_place(given.path)} does not say what is best: give {missing}.", USAGE)
+    shown = shown_place(given.path)
+    if metric is None:
+        missing = "--metric and --mode" if mode is None else "--metric"
+        raise CommandError(f"{shown} has no metric of its own to rank by: give {missing}. {_known(candidates)}", USAGE)
     scored = [(value, row) for row in candidates.rows if (value := _number(row["metrics"], metric)) is not None]
     if not scored:
-        known = dict.fromkeys(name for row in candidates.rows for name in flat(row["metrics"]))
-        there = f"There are: {', '.join(list(known)[:20])}." if known else "Nothing was reported."
-        raise CommandError(
-            f"Nothing in {shown_place(given.path)} has a number for {metric!r}. {there}", USAGE if known else FAILED
-        )
+        is_known = any(row["metrics"] for row in candidates.rows)
+        message = f"Nothing in {shown} has a number for {metric!r}. {_known(candidates)}"
+        raise CommandError(message, USAGE if is_known else FAILED)
+    if mode is None:
+        raise CommandError(f"Is a low or a high {metric} better? Give --mode min or --mode max.", USAGE)
+    if candidates.note:
+        note(candidates.note)
     ranked = sorted(scored, key=lambda each: each[0] if mode == "min" else -each[0])[: given.count]
     rows = [{"metric": metric, "mode": mode, "value": value, **row} for value, row in ranked]
     if given.format == "json":
@@ -114,9 +124,28 @@ def _checkpoints(summary: RunSummary, given: str) -> _Candidates:
         for each in facts.checkpoints
         if each.kept
     ]
+    advice = ""
     if not rows:
-        raise CommandError(f"{shown_place(summary.path)} has no checkpoint that is kept.", FAILED)
-    return _Candidates(rows, facts.score_attribute, facts.score_order if facts.score_attribute else None)
+        rows = list(_reports(summary, given))
+        advice = (
+            f"{shown_place(summary.path)} keeps no checkpoints, so these are its reports. To keep some, pass "
+            "checkpoint=... to train.report()."
+        )
+    return _Candidates(rows, facts.score_attribute, facts.score_order if facts.score_attribute else None, advice)
+
+
+def _reports(summary: RunSummary, given: str) -> Iterator[dict[str, Any]]:
+    from paceline.view.frames import FILLED_IN, run_rows
+
+    for row in run_rows(opened_as(summary.path, given)):
+        metrics = {key: value for key, value in row.items() if key not in FILLED_IN}
+        yield {"path": summary.path, "iteration": row[TRAINING_ITERATION], "number": None, "metrics": metrics}
+
+
+def _known(candidates: _Candidates) -> str:
+    names = metric_names(row["metrics"] for row in candidates.rows)
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"There are: {', '.join(names[:MOST_NAMES])}{more}." if names else "Nothing was reported."
 
 
 def _number(metrics: Mapping[str, Any], metric: str) -> float | None:

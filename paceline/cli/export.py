@@ -47,7 +47,7 @@ def run(given: argparse.Namespace) -> int:
     to = _format(given.to, given.output)
     if given.ranks and to == "html":
         raise CommandError("--ranks is for CSV and Parquet.", USAGE)
-    found = one_at(given.path)
+    found = one_at(given.path, "exporting")
     if given.ranks and isinstance(found, ExperimentSummary):
         raise CommandError("--ranks is for runs: name a trial of the search.", USAGE)
     target = given.output or f"{_name(found)}.{to}"

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from paceline.air.words import moment_text, printable
 from paceline.cli.errors import USAGE, CommandError
-from paceline.cli.output import add_format, csv_line, has_colors, write, write_json_line
+from paceline.cli.output import add_format, csv_line, has_colors, note, write, write_json_line
 from paceline.cli.places import add_path, live_place, run_at, shown_place
 from paceline.run.display import last_overwrite
 from paceline.view.logs import LogLine, follow, merged, ranks_of
@@ -55,7 +55,9 @@ def run(given: argparse.Namespace) -> int:
     if given.format == "csv":
         write(csv_line(["rank", "time", "text"]))
     width = len(str(max(ranks, default=0)))
+    is_empty = True
     for line in lines:
+        is_empty = False
         if given.format == "json":
             write_json_line({"rank": line.rank, "time": line.time, "text": line.text})
         elif given.format == "csv":
@@ -64,7 +66,15 @@ def run(given: argparse.Namespace) -> int:
             write(_shown(line, width if len(ranks) > 1 or given.follow else 0, given.times))
         if given.follow:
             sys.stdout.flush()
+    if is_empty:
+        note(_why_nothing(given, path))
     return 0
+
+
+def _why_nothing(given: argparse.Namespace, path: str) -> str:
+    if given.tail != 0 and next(iter(merged(path)), None) is None:
+        return f"The workers of {shown_place(path)} wrote nothing."
+    return f"No line in the logs of {shown_place(path)} matches --rank, --grep, --since or --tail."
 
 
 def _shown(line: LogLine, width: int, with_time: bool) -> str:

@@ -13,7 +13,7 @@ from paceline.air.errors import RunNotFoundError
 from paceline.air.secrets import without_credentials
 from paceline.air.words import counted, printable, size_text
 from paceline.cli.errors import DAMAGED, FAILED, USAGE, CommandError
-from paceline.cli.output import add_format, add_verbose, painted, write, write_csv, write_json
+from paceline.cli.output import add_format, add_verbose, note, painted, write, write_csv, write_json
 from paceline.cli.places import add_path, found_at, opened_as, place, shown_place
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.run_dir import resolve_storage
@@ -28,6 +28,10 @@ The exit code is 3 if something is damaged.
 """
 
 PROBLEMS = ("damaged", "unreadable")
+WHAT_NEXT = (
+    "restore() and retries set damaged checkpoints of a run aside and continue from the newest intact one. If there is "
+    "none, start a new run."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +65,7 @@ def _verified(given: str) -> Iterator[Verified]:
         yield verify_checkpoint(path)
         return
     try:
-        found = found_at(path)
+        found = found_at(given)
     except RunNotFoundError:
         raise _nothing_there(given, path) from None
     for problem in found.problems:
@@ -101,6 +105,8 @@ def _write_counts(found: list[Verified]) -> None:
     said = " and ".join(counted(count, kind) for kind, count in counts.items() if count)
     bad = sum(each.state in PROBLEMS for each in found)
     write(f"Read {said or 'nothing'}: {f'{bad} damaged or unreadable' if bad else 'nothing is damaged'}.")
+    if counts["journal"] and any((each.kind, each.state) == ("checkpoint", "damaged") for each in found):
+        note(WHAT_NEXT)
 
 
 def _nothing_there(given: str, path: str) -> CommandError:

@@ -193,11 +193,19 @@ def describe(failures: Sequence[AttemptFailure], reason: str, *, with_traceback:
             f"{_first_line(failure.root_cause.message)}"
             for failure in failures[:-1][-6:]
         ]
-    if cause.log_path:
+    if cause.log_path and not _is_empty(Path(cause.log_path)):
         lines += ["", f"Full output of rank {cause.rank}: {cause.log_path}"]
         if (older := older_log(Path(cause.log_path))).exists():
             lines.append(f"Earlier output: {older}")
     return "\n".join(lines)
+
+
+def _is_empty(log: Path) -> bool:
+    """Whether the rank wrote nothing; False for a log that is on another machine."""
+    try:
+        return log.stat().st_size == 0 and not older_log(log).exists()
+    except OSError:
+        return False
 
 
 def _other_ranks(failed: AttemptFailure) -> list[str]:

@@ -31,6 +31,12 @@ def run_frame(path: str, filesystem: Any = None, *, ranks: bool = False) -> pand
         return frame_of(history.rank_rows() if ranks else _short(history.rows()))
 
 
+def run_rows(path: str, filesystem: Any = None) -> Iterator[dict[str, Any]]:
+    """The rows of a run that survive, without what is the same in every row. They are read one by one."""
+    with _journal(path, filesystem) as journal:
+        yield from _short(JournalHistory(journal).rows())
+
+
 def search_frame(search: ExperimentSummary) -> pandas.DataFrame:
     """The trials of a search, one in a row: parameters are "config/...", then the metrics that were reported last."""
     return frame_of(

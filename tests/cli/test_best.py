@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from paceline import train
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.cli.conftest import Cli, Runs
 
 
@@ -37,3 +39,26 @@ def test_what_cannot_be_ranked_is_told(runs: Runs, cli: Cli) -> None:
     assert cli("best", runs.finished, "-n", "0").code == 2
     said = cli("best", runs.search, "--metric", "x", "--mode", "min")
     assert said.code == 2
+
+
+def only_reports() -> None:
+    for loss in (3.0, 1.0, 2.0):
+        train.report({"loss": loss})
+
+
+def test_a_run_without_checkpoints_has_a_best_report(cli: Cli, tmp_path: Path) -> None:
+    DataParallelTrainer(
+        only_reports,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(name="own", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    own = tmp_path / "own"
+    said = cli("best", own, "--metric", "loss", "--mode", "min", "--json")
+    (row,) = json.loads(said.out)
+    assert (said.code, row["value"], row["iteration"]) == (0, 1.0, 2)
+    assert "checkpoint=... to train.report()" in said.err
+    for options in ([], ["--metric", "los"], ["--metric", "los", "--mode", "min"]):
+        said = cli("best", own, *options)
+        assert said.code == 2
+        assert "There are: loss." in said.err
+    assert "--mode min or --mode max" in cli("best", own, "--metric", "loss").err

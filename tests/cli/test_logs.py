@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paceline.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.cli.conftest import HOSTILE, WAIT_S, Cli, RemoteRuns, Runs, fit, live_run
 
 
@@ -99,6 +101,30 @@ def test_following_shows_new_lines_and_ends_with_ctrl_c(runs: Runs, tmp_path: Pa
         assert json.loads(process.stdout.readline())["text"] == "a new line"
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 130
+
+
+def silent(config: dict[str, Any]) -> None:
+    raise ValueError("nothing was printed")
+
+
+def test_workers_that_wrote_nothing(cli: Cli, tmp_path: Path) -> None:
+    result = DataParallelTrainer(
+        silent,
+        train_loop_config={},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(name="silent", storage_path=str(tmp_path), verbose=0),
+    ).fit(raise_on_error=False)
+    said = cli("logs", result.path)
+    assert (said.code, said.out) == (0, "")
+    assert "wrote nothing" in said.err
+    assert "rank_0.log" not in str(result.error)
+
+
+def test_options_that_leave_nothing(runs: Runs, cli: Cli) -> None:
+    said = cli("logs", runs.finished, "--grep", "nowhere in the logs")
+    assert (said.code, said.out) == (0, "")
+    assert "--grep" in said.err
+    assert "wrote nothing" not in said.err
 
 
 @contextlib.contextmanager

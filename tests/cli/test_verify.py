@@ -24,6 +24,7 @@ def test_a_damaged_checkpoint_is_named(runs: Runs, cli: Cli) -> None:
     said = cli("verify", runs.rotten)
     assert said.code == 3
     assert "dict_checkpoint.pkl" in said.out
+    assert "continue from the newest intact one" in said.err
     assert [row["state"] for row in json.loads(cli("verify", runs.rotten, "--json").out)] == ["ok", "ok", "damaged"]
     checkpoint = f"{runs.rotten}/checkpoint_000002"
     assert cli("verify", checkpoint).code == 3

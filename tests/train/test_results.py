@@ -124,9 +124,14 @@ def test_what_workers_print_is_kept() -> None:
 # -- failures -----------------------------------------------------------------------------
 
 
+def talk_and_train_four(config: dict[str, Any]) -> None:
+    print("a log without content would not be named")
+    train_four(config)
+
+
 def test_the_error_names_rank_line_and_log() -> None:
     with pytest.raises(TrainingFailedError) as caught:
-        quick_trainer(train_four, config={"fail_at": 3}).fit()
+        quick_trainer(talk_and_train_four, config={"fail_at": 3}).fit()
     error = caught.value
     text = str(error)
     assert re.match(r".*rank 1: OutOfDataError: 7", text)
