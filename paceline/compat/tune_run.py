@@ -1,4 +1,4 @@
-"""tune.run() and run_experiments(): the older doors to a Tuner."""
+"""tune.run() and run_experiments(): the older API, built on a Tuner."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def dataset_html(dataset: Dataset) -> str:
     if plan.is_counted:
         facts.append(counted(sum(block.rows or 0 for block in plan.blocks()), "row"))
     schema = plan.known_schema
-    facts.append("columns are found when rows are read" if schema is None else counted(len(schema), "column"))
+    facts.append("columns not known until rows are read" if schema is None else counted(len(schema), "column"))
     steps = [plan.source.describe(), *(operation.label for operation in plan.operations)]
     if len(steps) > _STEPS:
         steps[_STEPS:] = [f"… and {counted(len(steps) - _STEPS, 'more step', 'more steps')}"]

@@ -80,7 +80,7 @@ class ShownProgress(Progress):
         self._ask_workers = ask
 
     def attempt_failed(self, summary: str, retry: bool) -> None:
-        what_next = "Starting the next attempt." if retry else "There is no further attempt."
+        what_next = "Starting the next attempt." if retry else "The run is not retried."
         self._display.say(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}", "red")
         self._attempt += retry
         self._display.show_next()

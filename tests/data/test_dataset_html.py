@@ -35,7 +35,7 @@ def test_nothing_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), path)
     dataset = data.read_parquet(str(path)).map_batches(lambda batch: 1 / 0)
     path.write_bytes(b"not a Parquet file any more")
-    assert "columns are found when rows are read" in text_of(dataset)
+    assert "columns not known until rows are read" in text_of(dataset)
 
 
 def test_what_was_found_before_is_shown(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ class TestFailure:
     def test_the_view_says_so(self, notebook: Notebook) -> None:
         text = words(notebook.cells["failing"].outputs[0]["data"]["text/html"])
         assert re.search(r"^DataParallelTrainer_\w+ · failed · 2 workers · iteration 2 · no checkpoint yet · ", text)
-        assert "There is no further attempt." in text
+        assert "The run is not retried." in text
         assert "0 failed 2" in text
 
 
