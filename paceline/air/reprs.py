@@ -59,7 +59,8 @@ def result_html(result: Result) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(error)).strip().split("\n")[0]
+    text = "".join(traceback.format_exception_only(error)).strip().split("\n")[0]
+    return text.removeprefix(f"{type(error).__module__}.")
 
 
 def checkpoint_html(kind: str, source: ContentSource) -> str:

@@ -44,8 +44,11 @@ class ResultGrid:
         experiment_path: str | os.PathLike[str],
         metric: str | Sequence[str] | None = None,
         mode: str | Sequence[str] | None = None,
+        how_to_continue: str = "",
     ) -> None:
         """`metric` and `mode` are those of TuneConfig; lists of them if there are several objectives."""
+        self.how_to_continue = how_to_continue
+        """The call that continues a search that did not finish, or runs its failed trials again."""
         self._outcomes = list(outcomes)
         self._experiment_path = os.fspath(experiment_path)
         self.metric = metric if isinstance(metric, str) else None

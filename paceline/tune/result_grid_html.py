@@ -42,7 +42,10 @@ def grid_html(grid: ResultGrid) -> str:
         if len(failed) > _ERRORS:
             lines.append(f"… and {len(failed) - _ERRORS:,} more (see .errors)")
         parts.append(html.details(f"{len(failed):,} failed", html.scrolling("\n".join(lines))))
-    parts.append(html.pairs({"files": without_credentials(grid.path)}))
+    rows: list[tuple[object, object]] = [("files", without_credentials(grid.path))]
+    if grid.how_to_continue:
+        rows.append(("to continue", html.element("code", grid.how_to_continue)))
+    parts.append(html.pairs(rows))
     return html.whole(*parts)
 
 

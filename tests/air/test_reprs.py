@@ -44,6 +44,8 @@ class TestResult:
         text = text_of(Result(error=error, status="failed", how_to_continue=again, warnings=["first", HOSTILE]))
         assert "failed · 0 iterations" in text
         assert f"Training failed: rank 1: ValueError: {HOSTILE}" in text
+        assert "TrainingFailedError: Training failed" in text
+        assert "paceline.air.errors" not in text
         assert "and much more" not in text
         assert f"to continue {again}" in text
         assert f"2 warnings first {HOSTILE}" in text

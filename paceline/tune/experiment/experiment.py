@@ -173,7 +173,13 @@ class Experiment:
         """What was reached, trial by trial."""
         outcomes = [trial_run.outcome or outcome_so_far(trial_run) for trial_run in self.shared.trials]
         tune = self.shared.setup.tune
-        return ResultGrid(outcomes, experiment_path=self.shared.place.shown, metric=tune.metric, mode=tune.mode)
+        return ResultGrid(
+            outcomes,
+            experiment_path=self.shared.place.shown,
+            metric=tune.metric,
+            mode=tune.mode,
+            how_to_continue=self._how_to_restore(),
+        )
 
     def break_off(self, status: Status, error: Exception | None = None) -> None:
         """The driver itself was interrupted, or code of the user's failed: end everything, keep what was reached."""

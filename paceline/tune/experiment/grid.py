@@ -9,8 +9,10 @@ from typing import Any
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import RestoreError, StorageError
 from paceline.air.result import Result
+from paceline.run.found_runs import search_line
 from paceline.run.history import load_result
 from paceline.run.spec import Trial
+from paceline.storage import lock
 from paceline.storage.run_dir import resolve_storage
 from paceline.tune.experiment.files import newest_journal
 from paceline.tune.experiment.records import Facts, SearchRecords, TrialCreated, TrialEnded, unrecorded_trials
@@ -34,7 +36,20 @@ def grid_of(root: Path, journal: Path) -> ResultGrid:
         warn_at_users_line(warning)
     facts = records.facts
     outcomes = [_outcome(root, facts, trial, end) for trial, end in records.trials()]
-    return ResultGrid(outcomes, experiment_path=root, metric=facts.metric, mode=facts.mode)
+    return ResultGrid(
+        outcomes,
+        experiment_path=root,
+        metric=facts.metric,
+        mode=facts.mode,
+        how_to_continue=_how_to_continue(root, journal, facts, outcomes),
+    )
+
+
+def _how_to_continue(root: Path, journal: Path, facts: Facts, outcomes: list[TrialOutcome]) -> str:
+    if all(outcome.status == "finished" for outcome in outcomes) or lock.is_held(journal.with_suffix(".lock")):
+        return ""
+    failed = any(outcome.error is not None for outcome in outcomes)
+    return search_line(str(root), facts.again, resume_errored=failed)
 
 
 def _outcome(root: Path, facts: Facts, record: TrialCreated, end: TrialEnded | None) -> TrialOutcome:
