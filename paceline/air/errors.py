@@ -22,6 +22,7 @@ PacelineError
 ├── RequestError (RuntimeError)          a live run that could not be asked for something, and why
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   ├── StartupTimeoutError              workers did not get ready in time
+│   ├── StartCancelledError              the run was stopped while it waited for room
 │   └── EngineLost                       the cluster is gone; a run continues on another one
 ├── TrainingFailedError (RuntimeError)   fit() failed for good; carries .result and .root_cause
 ├── TuneError (RuntimeError)             a search failed as a whole
@@ -180,6 +181,10 @@ class EngineError(PacelineError, RuntimeError):
 
 class StartupTimeoutError(EngineError):
     """Workers did not get ready in time."""
+
+
+class StartCancelledError(EngineError):
+    """The run was stopped while it waited for room for its workers."""
 
 
 class EngineLost(EngineError):  # noqa: N818  (it is a state of the engine, which one waits for or leaves)

@@ -138,6 +138,8 @@ class Placement:
     """Room to keep for the driver while the group runs, beside that of the workers."""
     notify: Callable[[str], None] | None = field(default=None, compare=False)
     """Takes a text for the user while `start_group` waits for room; called in its thread."""
+    is_unwanted: Callable[[], bool] | None = field(default=None, compare=False)
+    """Whether the run is to end anyway. `start_group` asks while it waits for room, and raises StartCancelledError."""
 
     @classmethod
     def sketch(cls, world_size: int, resources: Mapping[str, float], **settings: Any) -> Placement:

@@ -66,8 +66,9 @@ class Attempt:
         run_dir: RunDir,
         start: StartPoint,
         notify: Callable[[str], None] | None = None,
+        is_unwanted: Callable[[], bool] | None = None,
     ) -> None:
-        """`notify` tells the user something while workers are being started."""
+        """`notify` tells the user something while workers are being started; `is_unwanted` says that they need not."""
         self.number = number
         self.start_point = start
         self.world_size = spec.world_size
@@ -84,6 +85,7 @@ class Attempt:
         self._engine = engine
         self._run_dir = run_dir
         self._notify = notify
+        self._is_unwanted = is_unwanted
         self._backend: Backend = spec.backend_config.backend_cls()
         self._group: WorkerGroup | None = None
         self._is_set_up = False
@@ -167,6 +169,7 @@ class Attempt:
             accelerator_type=scaling.accelerator_type,
             driver_resources=driver_resources,
             notify=self._notify,
+            is_unwanted=self._is_unwanted,
         )
 
     def _directory(self) -> Path:

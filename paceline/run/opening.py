@@ -148,11 +148,11 @@ class OpenRun:
             self._given = _from_given_checkpoint(spec.resume_from)
         return self._given
 
-    def prepare_attempt(self, spec: RunSpec, engine: Engine) -> tuple[Attempt, SetupOfGroup]:
-        """The next attempt, and what its sessions are told."""
+    def prepare_attempt(self, spec: RunSpec, engine: Engine, stop: StopRequest) -> tuple[Attempt, SetupOfGroup]:
+        """The next attempt, and what its sessions are told. After a `stop` it does not wait for room any more."""
         start = self.start_point(spec)
         notify = self.warn if self.is_alone else self.keeper.warnings.append
-        attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start, notify)
+        attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start, notify, lambda: stop.pending)
         return attempt, partial(self._session_setup, spec, start)
 
     def _session_setup(self, spec: RunSpec, start: StartPoint, group: WorkerGroup) -> SessionSetup:

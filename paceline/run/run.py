@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from paceline.air.errors import EngineError, WorkerError, WorkerFailure
+from paceline.air.errors import EngineError, StartCancelledError, WorkerError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause
@@ -178,21 +178,32 @@ class Run:
         with self._desk.answered_by_thread(self.phase.value) if self._desk else contextlib.nullcontext():
             self._job = self._in_background(partial(self._launch, following))
 
-    def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure:
-        """Bring the workers up; touches nothing but this run, so that it may happen in another thread."""
+    def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure | None:
+        """Bring the workers up; touches nothing but this run, so that it may happen in another thread.
+
+        None if a stop was asked for while they had no room yet.
+        """
         if isinstance(following, Restart):
             self._reached.change(following.change)
-        self._attempt, setup = self._parts.prepare_attempt(self._reached.spec, self.engine)
+        self._attempt, setup = self._parts.prepare_attempt(self._reached.spec, self.engine, self.stop)
         try:
             self._attempt.start(self._parts.task, setup)
+        except StartCancelledError:
+            return None
         except (EngineError, WorkerError) as error:
             return root_cause.startup_failure(error)
         if self._parts.broken_off:  # meanwhile, and nobody waited for this
             self._attempt.stop(grace=0.0)
         return self._attempt
 
-    def _launched(self, attempt: Attempt | WorkerFailure) -> None:
+    def _launched(self, attempt: Attempt | WorkerFailure | None) -> None:
         self._parts.pass_on_warnings()
+        if attempt is None:
+            if asked_by := self.stop.asked_by:
+                self._parts.warn(f"A stop was requested from outside, by {asked_by}: no longer waiting for room.")
+            self._parts.warn(*self._wind_up())
+            self._finish(self.stop.status)
+            return
         if isinstance(attempt, WorkerFailure):
             self._end(Ending([attempt]))
             return

@@ -17,8 +17,10 @@ import msgspec
 import pytest
 
 from paceline.air import RunConfig, ScalingConfig, session
-from paceline.air.errors import RequestError, RestoreError
+from paceline.air.errors import RequestError, RestoreError, StartCancelledError
 from paceline.air.result import Result
+from paceline.engine.base import Placement, WorkerGroup
+from paceline.engine.inline import InlineEngine
 from paceline.run.backend import Backend, BackendConfig
 from paceline.run.decisions import StopRequest
 from paceline.run.found_runs import summary_of
@@ -177,6 +179,45 @@ def test_a_run_whose_workers_come_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result: Result = outcome[0].result
     assert result.status == "interrupted"
     assert result.metrics["training_iteration"] < FOREVER
+
+
+class FullEngine(InlineEngine):
+    """There is never room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Event()
+
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        assert placement.is_unwanted is not None
+        self.waits.set()
+        wait_for(placement.is_unwanted, "a run that is not wanted any more")
+        raise StartCancelledError("there was no room")
+
+
+def test_a_run_that_waits_for_room(tmp_path: Path) -> None:
+    engine, outcome = FullEngine(), []
+
+    def fit() -> None:
+        config = RunConfig(name="waits", storage_path=str(tmp_path), verbose=0, engine=engine)
+        try:
+            DataParallelTrainer(print, scaling_config=ScalingConfig(num_workers=1), run_config=config).fit()
+        except KeyboardInterrupt as interruption:
+            outcome.append(interruption)
+
+    thread = threading.Thread(target=fit)
+    thread.start()
+    assert engine.waits.wait(60)
+    (path,) = (tmp_path / "waits").iterdir()
+    with pytest.raises(RequestError, match="workers are coming up"):
+        request_stacks(path)
+    request_stop(path)
+    thread.join(60)
+    engine.close()
+    result: Result = outcome[0].result
+    assert (result.status, result.error) == ("interrupted", None)
+    assert any("no longer waiting for room" in text for text in result.warnings)
+    assert summary_of(path).status == "interrupted"
 
 
 class TestNobodyToAsk:

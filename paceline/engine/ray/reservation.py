@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError, RuntimeEnvSe
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from paceline.air.errors import ConfigError, StartupTimeoutError
+from paceline.air.errors import ConfigError, StartCancelledError, StartupTimeoutError
 from paceline.engine.base import Placement
 from paceline.engine.ray.agents import Agents, UnusableNodeError
 from paceline.engine.ray.connection import Connection
@@ -76,7 +76,8 @@ def reserve(
 ) -> Reservation:
     """Wait for room on nodes that are not to be avoided, as far as the others suffice.
 
-    Raises ConfigError at once for what can never fit, StartupTimeoutError when the time is up.
+    Raises ConfigError at once for what can never fit, StartupTimeoutError when the time is up, StartCancelledError when
+    the room is not wanted any more.
     """
     nodes = agents.nodes()
     check_feasible(placement, agents)
@@ -89,6 +90,8 @@ def reserve(
         held = created(connection, placement, avoided)
         try:
             while not held.is_placed(STEP_S):
+                if placement.is_unwanted is not None and placement.is_unwanted():
+                    raise StartCancelledError("the run is to end, and had no room on the Ray cluster yet")
                 waited = time.monotonic() - began
                 if time.monotonic() > deadline:
                     raise StartupTimeoutError(_waiting_text(connection, agents, placement, waited))
