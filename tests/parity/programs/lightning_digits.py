@@ -42,6 +42,7 @@ def loaders():
 
 
 def train_func(config):
+    pl.seed_everything(0)
     train_loader, valid_loader = loaders()
     trainer = pl.Trainer(
         max_epochs=config["epochs"],
