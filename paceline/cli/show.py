@@ -12,7 +12,7 @@ import msgspec
 from paceline.air.metrics import nested_get
 from paceline.air.secrets import without_credentials
 from paceline.air.words import counted, duration_text, printable
-from paceline.cli.ls import failed_trials, progress_text, run_row, search_row, trial_rows
+from paceline.cli.ls import MOST_TRIALS_TO_LOOK_AT, failed_trials, progress_text, run_row, search_row, trial_rows
 from paceline.cli.output import (
     add_format,
     age_text,
@@ -32,6 +32,7 @@ from paceline.cli.places import add_path, one_at, opened_as, shown_place
 from paceline.cli.table import Cell, Column, cell
 from paceline.run.found_runs import RunSummary
 from paceline.run.root_cause import excerpt
+from paceline.trackers.state import TrackerState, states_together, tracker_states
 from paceline.tune.experiment.summary import ExperimentSummary, TrialSummary
 from paceline.view.catalog import run_facts
 from paceline.view.facts import RunFacts, users_config
@@ -84,7 +85,11 @@ def run(given: argparse.Namespace) -> int:
     found = one_at(given.path)
     most = None if given.all else MOST_LINES
     if isinstance(found, ExperimentSummary):
-        row: dict[str, Any] = {**search_row(found, found.path, None), "how_to_continue": found.how_to_continue}
+        row: dict[str, Any] = {
+            **search_row(found, found.path, None),
+            "how_to_continue": found.how_to_continue,
+            "trackers": msgspec.to_builtins(_trackers_of(found)),
+        }
         if given.format == "table":
             _show_search(found, row, most)
         else:
@@ -107,7 +112,8 @@ def facts_row(facts: RunFacts) -> dict[str, Any]:
     for checkpoint in plain["checkpoints"]:
         checkpoint["path"] = without_credentials(checkpoint["path"])
     summary = run_row(facts.summary, facts.summary.path, None)
-    return {**summary, **{key: value for key, value in plain.items() if key != "summary"}}
+    trackers = msgspec.to_builtins(_trackers_of(facts.summary))
+    return {**summary, **{key: value for key, value in plain.items() if key != "summary"}, "trackers": trackers}
 
 
 # -- a run ------------------------------------------------------------------------------------
@@ -122,6 +128,7 @@ def _show_run(facts: RunFacts, most: int | None) -> None:
     _section("Last metrics", _limited(list(flat(summary.reached.metrics).items()), most))
     _show_attempts(facts, most)
     _show_checkpoints(facts, most)
+    _show_trackers(summary)
     _section("Warnings", [(f"{number + 1}", text) for number, text in enumerate(facts.warnings)])
     if facts.how_to_continue:
         _below("To continue", facts.how_to_continue)
@@ -228,6 +235,7 @@ def _show_search(search: ExperimentSummary, row: Mapping[str, Any], most: int | 
     _table("Failed trials", TRIALS, [_trial_cells(trial, row, with_error=True) for trial in failed], most)
     others = [trial for trial in _by_rank(search) if trial.status != "failed"]
     _table("Trials", TRIALS, [_trial_cells(trial, row) for trial in others], most)
+    _show_trackers(search)
     if row["how_to_continue"]:
         _below("To continue", row["how_to_continue"])
 
@@ -267,6 +275,32 @@ def _by_rank(search: ExperimentSummary) -> list[TrialSummary]:
         return trial.status != "running", -sign * float(value) if is_number and value is not None else float("inf")
 
     return sorted(search.trials, key=key)
+
+
+# -- trackers ---------------------------------------------------------------------------------
+
+
+def _trackers_of(found: RunSummary | ExperimentSummary) -> list[TrackerState]:
+    """As of now: what was sent later counts. A copy on remote storage does not have them."""
+    if "://" in found.path:
+        return []
+    if isinstance(found, RunSummary):
+        return tracker_states(found.path)
+    trials = found.trials if len(found.trials) <= MOST_TRIALS_TO_LOOK_AT else []
+    return states_together(found.path, [trial.path for trial in trials])
+
+
+def _show_trackers(found: RunSummary | ExperimentSummary) -> None:
+    states = _trackers_of(found)
+    if not states:
+        return
+    write("")
+    heading("Trackers")
+    for each in states:
+        left = f", {each.left} not sent yet" if each.left else ""
+        write(f"  {cell(each.file)}: {counted(each.sent, 'row')} sent{left}")
+        if each.left and not found.alive:  # a live driver sends them itself
+            write(f"    To send them: {printable(each.how_to_send)}")
 
 
 # -- parts ------------------------------------------------------------------------------------

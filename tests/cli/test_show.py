@@ -9,9 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from paceline import tune
 from paceline.run.callbacks import Callback
 from paceline.run.records import Ended
-from tests.cli.conftest import HOSTILE, Cli, RemoteRuns, Runs, fit
+from paceline.trackers import TrackerCallback, send
+from paceline.train import RunConfig
+from paceline.tune import Tuner
+from tests.cli.conftest import HOSTILE, Cli, RemoteRuns, Runs, fit, objective
+from tests.trackers.ledger import LedgerTracker
 from tests.view import journals
 
 
@@ -146,3 +151,23 @@ def test_late_warnings_are_on_the_store(
     monkeypatch.setenv("PACELINE_RESULTS_DIR", str(tmp_path / "twins"))
     uri = fit("s3://bucket/warned", "run", {}, callbacks=[Complaining()])
     assert json.loads(cli("show", uri, "--json").out)["warnings"][-1] == "3 rows were not delivered"
+
+
+def test_rows_that_a_tracker_has_not_got_are_counted(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "down").touch()
+    tracker = TrackerCallback(LedgerTracker(tmp_path), wait_at_end_s=0.2, wait_when_down_s=0.2)
+    Tuner(
+        objective,
+        param_space={"x": tune.grid_search([1, 2])},
+        run_config=RunConfig(name="tracked", storage_path=str(tmp_path / "results"), callbacks=[tracker], verbose=0),
+    ).fit()
+    search = tmp_path / "results" / "tracked"
+    said = cli("show", search).out
+    assert "ledger: 0 rows sent, 4 not sent yet" in said
+    assert f"paceline.trackers.send('{search}', tracker=...)" in said
+    (trial, _) = (each["path"] for each in json.loads(cli("ls", search, "--json").out))
+    assert "ledger: 0 rows sent, 2 not sent yet" in cli("show", trial).out
+    (tmp_path / "down").unlink()
+    send(search, LedgerTracker(tmp_path))
+    (state,) = json.loads(cli("show", search, "--json").out)["trackers"]
+    assert (state["sent"], state["left"]) == (4, 0)
