@@ -33,6 +33,7 @@ class MLflowServer:
         command += ["--port", str(self._port), "--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db"]
         command += ["--default-artifact-root", f"{self._folder}/artifacts"]
         env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
+        env["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # a dozen processes that tracking does not need
         with open(self._folder / "server.log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
         deadline = time.monotonic() + START_S
