@@ -11,7 +11,7 @@ from benchmarks.mlflow_server import PYTHON, MLflowServer
 from benchmarks.table import Row, Target
 
 SECONDS = 15.0
-"""Of training; with a tracker it goes on until the server is back."""
+"""Of training; with a tracker it continues until the server is back."""
 DOWN_S = 3.0
 """How long the server stays away, beside the time that it takes to start."""
 

@@ -1,7 +1,7 @@
 """A training whose every report is answered, with a tracker or without. Arguments: seconds, and the address of MLflow.
 
 Each step takes a few milliseconds and then waits for the driver, so a driver that is busy with a tracker shows. With
-a tracker, training goes on until the file `gate` exists; with ``-`` instead of an address, until the time is over.
+a tracker, training continues until the file `gate` exists; with ``-`` instead of an address, until the time is over.
 Counted are the steps per second that the worker itself saw, and the rows that MLflow has in the end.
 """
 

@@ -18,7 +18,7 @@ from paceline.run.display import last_overwrite
 from paceline.view.logs import LogLine, follow, merged, ranks_of
 
 DESCRIPTION = """\
-Prints the output of the workers, with the rank in front of each line. With -f it goes on until the run ends. As JSON,
+Prints the output of the workers, with the rank in front of each line. With -f it continues until the run ends. As JSON,
 each line is an object of its own.
 """
 

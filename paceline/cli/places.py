@@ -72,7 +72,7 @@ def _trial_of(directory: Path, shown: str, name: str) -> str:
 
 
 def _refuse_lone_trial(name: str) -> None:
-    """Without its search a trial is not looked for, but who writes so is told its full name."""
+    """A trial is only found with its search; the message names it in full."""
     for root in (Path.cwd(), default_storage_root()):
         for found in root.glob(f"*/*{glob.escape(name)}") if len(name) >= LEAST_OF_ID else ():
             if any(found.parent.glob(SEARCH_JOURNALS)):

@@ -16,8 +16,8 @@ from paceline.run.requests import request_stacks
 
 DESCRIPTION = """\
 Prints the Python stacks of all threads of every rank, also of ranks that hang. The workers write them themselves, so no
-debugger and no special rights are needed. Training goes on. Lines that begin with > are in your own code, the others in
-Python, paceline or another library.
+debugger and no special rights are needed. Training continues. Lines that begin with > are in your own code, the others
+in Python, paceline or another library.
 """
 
 _FRAME = re.compile(r'\s*File "([^"]+)", line ')

@@ -157,7 +157,7 @@ def pair_lines(
 def folds(text: str, width: int) -> Iterator[str]:
     """The text in pieces of at most so many columns, cut at spaces.
 
-    A word that is longer is cut after a sign such as a slash. If it has none, an ellipsis says that it goes on.
+    A word that is longer is cut after a sign such as a slash. If it has none, an ellipsis says that it continues.
     """
     while cell_width(text) > width:
         end = _longest(text, width)

@@ -212,14 +212,9 @@ class CallbackList:
 
     # The user's hooks, in the order of a run.
 
-    def setup(
-        self,
-        stop: Any = None,
-        num_samples: int | None = None,
-        total_num_samples: int | None = None,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
-        self._call("setup", stop=stop, num_samples=num_samples, total_num_samples=total_num_samples, say=say)
+    def setup(self, **known: Any) -> None:
+        """With the arguments of `Callback.setup` that are known."""
+        self._call("setup", **{**dict.fromkeys(_ARGUMENTS["setup"]), **known})
 
     def on_step_begin(self, iteration: int) -> None:
         self._call("on_step_begin", iteration=iteration, trials=self.trials)

@@ -149,7 +149,7 @@ class OpenRun:
         return self._given
 
     def prepare_attempt(self, spec: RunSpec, engine: Engine, stop: StopRequest) -> tuple[Attempt, SetupOfGroup]:
-        """The next attempt, and what its sessions are told. After a `stop` it does not wait for room any more."""
+        """The next attempt, and what its sessions are told. After a `stop` it no longer waits for room."""
         start = self.start_point(spec)
         notify = self.warn if self.is_alone else self.keeper.warnings.append
         attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start, notify, lambda: stop.pending)

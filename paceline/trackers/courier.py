@@ -179,9 +179,11 @@ class Courier:
             self._give_up(delivery, f"{what} is no longer sent to {self._tracker.label}: {error}")
         elif not self._has_warned:
             self._has_warned = True
+            what = "fails in the tracker's own code" if self._is_broken else "is not accepting data"
+            then = "works" if self._is_broken else "answers again"
             self._warn(
-                f"{self._tracker.label} is not accepting data ({self._problem}). Training continues. The rows "
-                "stay in the run's journal, and are sent when the tracker answers again."
+                f"{self._tracker.label} {what} ({self._problem}). Training continues. The rows stay in the run's "
+                f"journal, and are sent when the tracker {then}."
             )
 
     def _give_up(self, delivery: Delivery, why: str) -> None:

@@ -133,7 +133,7 @@ class Delivery:
         cursor = read_cursor(self._path)
         if cursor.offset > self._journal_size():
             return 0
-        return _rows_in(FORMAT.after(self.run_dir.journal, cursor.offset))
+        return rows_in(FORMAT.after(self.run_dir.journal, cursor.offset))
 
     def advance(self) -> bool:
         """Hand over what is new, at most `MOST_RECORDS`; True if there was something."""
@@ -250,7 +250,7 @@ class Delivery:
         if size is None or self._has <= self._cursor.rows:
             return
         found = takewhile(lambda each: each[1] <= size, FORMAT.after(self.run_dir.journal, self._cursor.offset))
-        lost = self._has - self._cursor.rows - _rows_in(found)
+        lost = self._has - self._cursor.rows - rows_in(found)
         if lost > 0:
             self._save(replace(self._cursor, rows=self._cursor.rows + lost))
 
@@ -336,7 +336,7 @@ def _has_attempt(journal: Path, size: int) -> bool:
     return any(isinstance(record, AttemptStarted) and behind <= size for record, behind in records)
 
 
-def _rows_in(found: Iterable[tuple[Record, int]]) -> int:
+def rows_in(found: Iterable[tuple[Record, int]]) -> int:
     """How many reports there are among some records."""
     return sum(1 for record, _ in found if isinstance(record, Row) and record.rank == 0)
 

@@ -129,9 +129,8 @@ class MLflowTracker(Tracker):
     def _made_client(self) -> MlflowClient:
         if self._client is None:
             with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", "IProgress not found"
-                )  # in notebooks; progress bars are not used here
+                # In notebooks, about progress bars, which are not used here.
+                warnings.filterwarnings("ignore", "IProgress not found")
                 import mlflow
 
             if self._token is not None:

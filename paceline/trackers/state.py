@@ -10,8 +10,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from paceline.air.errors import RestoreError, StorageError
-from paceline.run.records import FORMAT, Row
+from paceline.run.records import FORMAT
 from paceline.trackers.cursor import read_cursor
+from paceline.trackers.delivery import rows_in
 
 
 class TrackerState(Struct, frozen=True):
@@ -47,10 +48,9 @@ def states_together(place: str | Path, runs: Sequence[str | Path]) -> list[Track
 
 def _sent_and_left(run: Path, file: str) -> tuple[int, int]:
     cursor, journal, left = read_cursor(run / "trackers" / f"{file}.json"), run / "journal.jsonl", 0
-    with contextlib.suppress(RestoreError, StorageError, OSError):  # other commands tell what is damaged
+    with contextlib.suppress(RestoreError, StorageError, OSError):  # other parts of the display say what is damaged
         if cursor.offset <= journal.stat().st_size:
-            records = FORMAT.after(journal, cursor.offset)
-            left = sum(isinstance(record, Row) and record.rank == 0 for record, _ in records)
+            left = rows_in(FORMAT.after(journal, cursor.offset))
     return cursor.rows, left
 
 

@@ -250,6 +250,7 @@ def test_a_mistake_in_a_tracker_is_located_and_nobody_waits_for_it(place: Path, 
     result = trainer([callback], tmp_path).fit()  # the test would take ten minutes
     first, last = result.warnings
     assert "AttributeError: 'list' object has no attribute 'nothing', at " in first
+    assert "fails in the tracker's own code" in first
     assert "test_callback.py:" in first
     assert "has not taken the last" in last
 

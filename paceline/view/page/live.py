@@ -131,7 +131,7 @@ class Stream:
     def _encoded(self, read: list[tuple[str, Any]] | None) -> list[bytes]:
         """The events of the list, and those that were read; None: a store hangs, and they are still being read.
 
-        Then the list goes on without an id: cursors may be ahead of what was sent.
+        Then the list continues without an id: cursors may be ahead of what was sent.
         """
         events = self._list() + (read or [])
         if not events:

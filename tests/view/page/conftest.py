@@ -28,7 +28,7 @@ def train(config: dict[str, Any]) -> None:
             raise ValueError(f"step {step} failed: {HOSTILE}")
 
 
-def fit(root: Path, name: str, **config: Any) -> Path:
+def fit(root: Path | str, name: str, **config: Any) -> Path:
     trainer = DataParallelTrainer(
         train,
         train_loop_config={"lr": 0.1, **config},

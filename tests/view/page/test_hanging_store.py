@@ -59,7 +59,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     monkeypatch.setattr(state, "_PATIENCE_S", 0.5)
     monkeypatch.setattr(state, "_DEADLINE_S", 0.5)
     Gate.opened.set()
-    fit(BUCKET, "good")  # type: ignore[arg-type]
+    fit(BUCKET, "good")
     try:
         with showing(BUCKET, filesystem=Gate()) as page:
             yield page

@@ -31,7 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves, "_REMOTE_SECONDS", 0.2)
         patch.setattr(state, "_REMOTE_LOOK_SECONDS", 0.3)
-        fit(BUCKET, "good")  # type: ignore[arg-type]
+        fit(BUCKET, "good")
         with showing(BUCKET) as page:
             yield page
     fsspec.filesystem("memory").rm("/page-bucket", recursive=True)
@@ -74,7 +74,7 @@ def test_a_run_that_grows(page: Page, tmp_path: Path) -> None:
 
 def test_credentials_in_the_address() -> None:
     address = "memory://someone:canary@other-bucket"
-    fit(address, "good")  # type: ignore[arg-type]
+    fit(address, "good")
     try:
         with showing(address) as page:
             (entry,) = page.entries().values()
