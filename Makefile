@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest -q --numprocesses $(JOBS) --dist worksteal
 EVERYDAY := not faults and not rl and not cluster and not trackers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-trackers test-torch-only horovod browser check format page bench bench-20gb bench-cluster kills setup clean
+.PHONY: help demo test-core test test-all test-slow test-faults test-rl test-cluster test-trackers test-torch-only horovod browser check format page bench bench-20gb bench-cluster kills soak setup clean
 
 help: ## list the commands
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -83,6 +83,9 @@ bench-cluster: setup $(VENV)/.bench-ready ## the same beside Ray Train and Ray T
 
 kills: setup ## kill drivers, workers and wardens 1,000 times and look for what was lost (about 20 minutes)
 	@$(PY) -m benchmarks kills --n 1000
+
+soak: setup ## one driver trains, searches, reads data and serves under faults for an hour, or SOAK_MINUTES, and must not grow
+	@$(PY) -m benchmarks soak
 
 setup: $(VENV)/.ready ## install every framework and the tools into .venv
 

@@ -72,6 +72,13 @@ class Terminal:
         """Ctrl-C, which the terminal echoes."""
         self._child.sendintr()
 
+    def hang_up(self) -> int:
+        """Close the terminal's window; the exit status of the program, once it has ended."""
+        self._child.ptyproc.fileobj.close()
+        _, status = os.waitpid(self._child.pid, 0)
+        self._child.ptyproc.closed = self._child.ptyproc.terminated = True
+        return os.waitstatus_to_exitcode(status)
+
     def finish(self, timeout: float = 60.0) -> int:
         """Until the program has ended; its exit status as a shell gives it."""
         deadline = time.monotonic() + timeout

@@ -98,6 +98,8 @@ EXPORTED: dict[str, set[str]] = {
     "paceline.train": CONFIGS
     | OLDEST_SESSION
     | {"get_checkpoint", "get_context", "get_dataset_shard", "get_all_reported_checkpoints"}
+    | {"Preemption", "preempted", "should_checkpoint"}
+    | {"ScalingSituation", "get_previous_world_size"}
     | {"ReportedCheckpoint", "UserCallback"}
     | {"Checkpoint", "Result", "TrainContext", "TrainingFailedError", "TRAIN_DATASET_KEY"}
     | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer", "BatchPredictor", "Predictor"},
@@ -251,6 +253,7 @@ OLD_PATHS: dict[str, set[str]] = {
         "get_local_rank",
         "get_local_world_size",
         "get_node_rank",
+        "get_previous_world_size",
         "get_trial_dir",
         "get_trial_id",
         "get_trial_name",

@@ -65,12 +65,20 @@ def check_choice(value: Any, name: str, choices: Sequence[str]) -> None:
         raise ConfigError(f"{name} is {value!r}: use one of {', '.join(repr(choice) for choice in choices)}.")
 
 
-def check_seconds(value: Any, name: str, *, none_means: str = "", zero_allowed: bool = False) -> None:
+def check_seconds(value: Any, name: str, *, none_means: str = "", zero_allowed: bool = False, words: str = "") -> None:
+    """`words` come before "a number of seconds" in the advice."""
     if value is None and none_means:
         return
     if not is_number(value) or value < 0 or (value == 0 and not zero_allowed):
         otherwise = f" None means: {none_means}." if none_means else ""
-        raise ConfigError(f"{name} is {value!r}: give a number of seconds above 0.{otherwise}")
+        raise ConfigError(f"{name} is {value!r}: give {words}a number of seconds above 0.{otherwise}")
+
+
+def check_share(value: Any, name: str) -> float:
+    """A part of the whole, without none and all of it."""
+    if not is_number(value) or not 0 < value < 1:
+        raise ConfigError(f"{name} is {value!r}: give a number between 0 and 1, such as 0.03 for 3 %.")
+    return float(value)
 
 
 def check_kind(value: Any, kind: type[T], name: str) -> T | None:

@@ -19,6 +19,7 @@ from paceline.air.checks import (
     check_engine,
     check_kind,
     check_seconds,
+    check_share,
     check_stop,
     names_what_was_meant,
     near_miss,
@@ -30,6 +31,7 @@ from paceline.air.checks import (
 )
 from paceline.air.data_config import DataConfig, DatasetConfig
 from paceline.air.errors import ConfigError
+from paceline.air.failure_names import FailureNames, failure_names
 from paceline.air.plugins import made_by_name, plugin_names
 from paceline.air.resources import ScalingConfig
 
@@ -43,6 +45,8 @@ __all__ = [
     "SyncConfig",
 ]
 
+ATTEMPTS_WITHOUT_PROGRESS = 3
+"""After so many, a run that is retried without limit is in a crash loop."""
 DEFAULT_MAX_LOG_BYTES = 256 * 1024 * 1024
 
 
@@ -55,16 +59,27 @@ class FailureConfig(ShortRepr):
     """How many times a failed run is started again from its newest checkpoint; -1: without limit."""
     fail_fast: bool | Literal["raise"] = False
     """In a search: stop all trials at the first failure ("raise": with the trial's own exception)."""
-    hang_timeout_s: float | None = None
-    """Fail when a rank that others wait for has not reported for so long; None only warns."""
+    hang_timeout_s: float | Literal["auto"] | None = "auto"
+    """Fail when a rank that others wait for has not reported for so long. "auto" fails when a rank that is behind has
+    stood still, idle and in one place, for at least 30 minutes; None only warns."""
     heartbeat_timeout_s: float | None = 30.0
     """Fail when a worker process gives no sign of life for so long; None switches the watch off."""
     start_timeout_s: float = 60.0
     """How long workers may take until the training function starts."""
+    resource_timeout_s: float | None = None
+    """How long a run waits for room for its workers; None: until there is room, or somebody stops it."""
     stop_grace_s: float = 5.0
     """How long a worker that was asked to stop may take before it is killed."""
-    max_attempts_without_progress: int | None = None
-    """Give up after so many attempts in a row that committed no new checkpoint; None: never."""
+    preemption_grace_s: float = 30.0
+    """How long workers may take to save and stop after SIGTERM or SIGUSR1, before they are killed."""
+    max_attempts_without_progress: int | Literal["auto"] | None = "auto"
+    """Give up after so many attempts in a row that came no further than those before: no new checkpoint, and no report
+    with a higher index. "auto": 3 if max_failures is -1, else no limit. None: no limit."""
+    retry_on: FailureNames | None = None
+    """Retry these failures only: exception classes, their qualified names, or kinds of failures; None: all. Lost nodes
+    and preemptions are retried anyway."""
+    never_retry: FailureNames = ()
+    """Do not retry these failures, whatever else is said."""
 
     def __post_init__(self) -> None:
         self.max_failures = whole_number(
@@ -77,14 +92,35 @@ class FailureConfig(ShortRepr):
                 f"fail_fast={self.fail_fast!r} stops at the first failure, but max_failures={self.max_failures} asks "
                 "for retries. Set max_failures=0, or leave fail_fast out."
             )
-        check_seconds(self.hang_timeout_s, "hang_timeout_s", none_means="warn only")
+        if self.hang_timeout_s != "auto":
+            check_seconds(self.hang_timeout_s, "hang_timeout_s", none_means="warn only", words='"auto", or ')
         check_seconds(self.heartbeat_timeout_s, "heartbeat_timeout_s", none_means="no watch")
         check_seconds(self.start_timeout_s, "start_timeout_s")
+        check_seconds(self.resource_timeout_s, "resource_timeout_s", none_means="wait without limit")
         check_seconds(self.stop_grace_s, "stop_grace_s", zero_allowed=True)
-        if self.max_attempts_without_progress is not None:
+        check_seconds(self.preemption_grace_s, "preemption_grace_s", zero_allowed=True)
+        if self.max_attempts_without_progress not in (None, "auto"):
             self.max_attempts_without_progress = whole_number(
-                self.max_attempts_without_progress, "max_attempts_without_progress", least=1, advice="None: no limit."
+                self.max_attempts_without_progress,
+                "max_attempts_without_progress",
+                least=1,
+                advice="None: no limit; 'auto': 3 if max_failures is -1.",
             )
+        self.never_retry = failure_names(self.never_retry, "never_retry")
+        if self.retry_on is not None:
+            self.retry_on = failure_names(self.retry_on, "retry_on")
+            if self.max_failures == 0:
+                raise ConfigError(
+                    "retry_on says which failures are retried, but max_failures=0 allows no retry. "
+                    "Set max_failures to the number of retries, or to -1 for no limit."
+                )
+
+    @property
+    def most_attempts_without_progress(self) -> int | None:
+        """What max_attempts_without_progress comes to; None: no limit."""
+        if self.max_attempts_without_progress == "auto":
+            return ATTEMPTS_WITHOUT_PROGRESS if self.max_failures == -1 else None
+        return self.max_attempts_without_progress
 
 
 @names_what_was_meant()
@@ -104,6 +140,9 @@ class CheckpointConfig(ShortRepr):
     """Whether those trainers save at the end; None leaves it to them."""
     async_save: bool = False
     """Return from report() before the checkpoint is stored; its directory is taken over."""
+    max_overhead: float | None = None
+    """The part of the time that checkpoints may cost the loop, such as 0.03: `train.should_checkpoint()` says when the
+    next one is due. Implies async_save. None: only you decide when to save."""
     keep_all_ranks: bool = False
     """Keep the files of every rank's checkpoint, not only of rank 0's."""
     _checkpoint_keep_all_ranks: bool | None = None
@@ -127,6 +166,9 @@ class CheckpointConfig(ShortRepr):
         if self.checkpoint_at_end is not None:
             check_bool(self.checkpoint_at_end, "checkpoint_at_end")
         check_bool(self.async_save, "async_save")
+        if self.max_overhead is not None:
+            self.max_overhead = check_share(self.max_overhead, "max_overhead")
+            self.async_save = True
         check_bool(self.keep_all_ranks, "keep_all_ranks")
         if self.keep_all_ranks and self.num_to_keep == 0:
             raise ConfigError(
@@ -195,6 +237,9 @@ class RunConfig(ShortRepr):
     """Old name of storage_path, which wins if both are given; read that one."""
     engine: Any = None
     """Where workers live: "local", "inline", what a package has registered, or an Engine; None chooses."""
+    debug: Literal["post_mortem"] | None = None
+    """"post_mortem" opens the debugger in the driver's terminal on the first rank that raises; breakpoint() needs no
+    setting."""
     max_log_bytes: int | None = DEFAULT_MAX_LOG_BYTES
     """When a worker's log is longer, its content moves to logs/rank_<k>.log.1 and replaces what was there; None:
     no limit."""
@@ -214,6 +259,8 @@ class RunConfig(ShortRepr):
         output_files(self.log_to_file)  # rejects what cannot be file names
         if self.max_log_bytes is not None:
             self.max_log_bytes = whole_number(self.max_log_bytes, "max_log_bytes", least=1, advice="None: no limit.")
+        if self.debug is not None:
+            check_choice(self.debug, "debug", ("post_mortem",))
         _check_reporter(self.progress_reporter)
         check_engine(self.engine)
 

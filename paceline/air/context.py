@@ -47,6 +47,10 @@ class TrainContext:
     def get_world_size(self) -> int:
         return session.rank_asked(_name("get_world_size()"), 1).world_size
 
+    def get_previous_world_size(self) -> int | None:
+        """How many workers had written the checkpoint that this worker started from; None if it started without one."""
+        return _asked("get_previous_world_size()", None).previous_world_size
+
     def get_world_rank(self) -> int:
         return session.rank_asked(_name("get_world_rank()"), 0).world_rank
 

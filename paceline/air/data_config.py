@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from paceline.air.checks import (
     ShortRepr,
@@ -18,8 +18,8 @@ from paceline.air.checks import (
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.errors import ConfigError
 
-Uneven = Literal["equal", "all", "error"]
-UNEVEN_CHOICES = ("equal", "all", "error")
+Uneven: TypeAlias = Literal["equal", "all", "error", "join", "pad_mask"]
+UNEVEN_CHOICES = get_args(Uneven)
 WILDCARD = "*"
 
 
@@ -50,7 +50,9 @@ class DatasetConfig(ShortRepr):
     """Old size of the streaming window."""
     uneven: Uneven | None = None
     """Rows that do not divide by the number of workers: "equal" leaves some out in turn and says
-    so, "all" gives some workers one more, "error" refuses."""
+    so, "all" gives some workers one more, "error" refuses. "join" gives some workers one more and lets those that have
+    no more batches take part in what the others do (PyTorch); "pad_mask" fills up batches so that all workers have
+    equally many, with a column that says which rows are real."""
     seed: int | None = None
     """Of what is shuffled; None: one is drawn, and stays with the run and its checkpoints."""
 

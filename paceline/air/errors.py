@@ -22,6 +22,7 @@ PacelineError
 ├── RequestError (RuntimeError)          a live run that could not be asked for something, and why
 ├── EngineError (RuntimeError)           workers could not be started or were lost
 │   ├── StartupTimeoutError              workers did not get ready in time
+│   │   └── NoRoomError                  there was no room for them within resource_timeout_s
 │   ├── StartCancelledError              the run was stopped while it waited for room
 │   └── EngineLost                       the cluster is gone; a run continues on another one
 ├── TrainingFailedError (RuntimeError)   fit() failed for good; carries .result and .root_cause
@@ -57,7 +58,9 @@ FailureKind = Literal[
     "unresponsive",  # no heartbeat: stopped, or stuck holding the interpreter
     "report_mismatch",  # ranks reported unequally often
     "storage",  # a checkpoint could not be stored
-    "engine",  # the machinery that holds the workers was lost
+    "engine",  # the machinery that holds the workers was lost, on a machine that is still there
+    "node_lost",  # the machine that the worker was on is gone; not charged to max_failures
+    "preempted",  # somebody is taking the machine away, or asked the worker to end; not charged to max_failures
 ]
 
 
@@ -73,6 +76,8 @@ class WorkerFailure:
     """By the monotonic clock of the driver's machine, stamped as early as possible; 0 if unknown."""
     exception_type: str | None = None
     """Qualified name of the user's exception class, e.g. ``builtins.ValueError``."""
+    exception_types: tuple[str, ...] = ()
+    """The same of that class and of all that it is derived from."""
     traceback: str = ""
     """The worker's traceback or stack dump as text."""
     exit_code: int | None = None
@@ -85,6 +90,8 @@ class WorkerFailure:
     """The exception's arguments, where all of them are plain values."""
     collateral: bool = False
     """True for a failure that looks like the consequence of a peer's death."""
+    step: int | None = None
+    """The index of the rank's last report, counted from 1 over all attempts; None if it did not get to work."""
 
 
 class PacelineError(Exception):
@@ -183,6 +190,10 @@ class StartupTimeoutError(EngineError):
     """Workers did not get ready in time."""
 
 
+class NoRoomError(StartupTimeoutError):
+    """There was no room for the workers within resource_timeout_s."""
+
+
 class StartCancelledError(EngineError):
     """The run was stopped while it waited for room for its workers."""
 
@@ -226,6 +237,10 @@ class AttemptFailure:
     attempt: int
     root_cause: WorkerFailure
     collateral: tuple[WorkerFailure, ...] = field(default=())
+    is_charged: bool = True
+    """Whether it counts towards max_failures."""
+    made_progress: bool = False
+    """Whether the attempt came further than those before it."""
 
 
 class TrainingFailedError(PacelineError, RuntimeError):
@@ -233,6 +248,9 @@ class TrainingFailedError(PacelineError, RuntimeError):
 
     `.result` is what was reached (its `.error` is this error), `.root_cause` the
     failure that ended the last attempt, `.failures` one entry per failed attempt.
+
+    Where the class of the user's exception is loaded in the driver, the error that fit() raises is an instance of that
+    class too, so that `except ValueError` works. `.cause` is the user's exception itself.
     """
 
     def __init__(
@@ -261,6 +279,26 @@ class TrainingFailedError(PacelineError, RuntimeError):
     @property
     def collateral(self) -> tuple[WorkerFailure, ...]:
         return self.failures[-1].collateral if self.failures else ()
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The user's exception built again, or what stands in for it."""
+        return self.__cause__
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that failed first."""
+        return self.root_cause.rank if self.root_cause is not None else None
+
+    @property
+    def step(self) -> int | None:
+        """The index of that rank's last report, from 1; 0 before the first one, None if it did not get to work."""
+        return self.root_cause.step if self.root_cause is not None else None
+
+    @property
+    def traceback(self) -> str:
+        """That rank's traceback or stack as text."""
+        return self.root_cause.traceback if self.root_cause is not None else ""
 
 
 class TuneError(PacelineError, RuntimeError):

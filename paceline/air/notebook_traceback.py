@@ -42,7 +42,7 @@ def rendered(error: TrainingFailedError) -> list[str]:
     if cause is not None:
         lines += _of_rank(cause)
     lines += [f"{styled('TrainingFailedError', 'red')}: {error.brief or error}"]
-    if place := _where_fit_was_called(error):
+    if place := where_it_was_called(error):
         lines += ["", place]
     return lines
 
@@ -136,7 +136,7 @@ def _is_same(line: str, text: list[str]) -> bool:
     return not text or line.strip() == text[0].strip()
 
 
-def _where_fit_was_called(error: BaseException) -> str:
+def where_it_was_called(error: BaseException) -> str:
     """The innermost line of the user's own program in the driver."""
     trace = _up_to_user(error.__traceback__)
     if trace is None:

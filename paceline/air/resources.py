@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from paceline.air.absent import advise
@@ -12,6 +12,7 @@ from paceline.air.checks import (
     ShortRepr,
     check_bool,
     check_choice,
+    check_seconds,
     is_number,
     is_search_space,
     names_what_was_meant,
@@ -103,8 +104,9 @@ class ScalingConfig(ShortRepr):
     trainer_resources: dict[str, float] | None = None
     """What the trainer itself needs. On a cluster that much is reserved beside the workers, if it is given; on one
     machine it costs nothing. None counts as one CPU where bundles are shown."""
-    num_workers: int | None = None
-    """How many workers; needed by the time fit() is called."""
+    num_workers: int | tuple[int, int] | None = None
+    """How many workers; needed by the time fit() is called. `(least, most)` makes the run elastic: each attempt has as
+    many workers as there is room for."""
     use_gpu: bool = False
     """Give each worker a GPU."""
     resources_per_worker: dict[str, float] | None = None
@@ -115,12 +117,16 @@ class ScalingConfig(ShortRepr):
     """Has no effect, with a warning: workers may take all CPUs of a node."""
     accelerator_type: str | None = None
     """The type of GPU that the nodes of a cluster must have. On one machine it has no effect, with a warning."""
+    elastic_resize_monitor_interval_s: float = 60.0
+    """How often an elastic run looks for room for more workers."""
+    policy: Callable[[Any], int | None] | None = None
+    """Chooses the number of workers of an elastic run. It takes a ScalingSituation and returns a number, or None to
+    wait; the default is to use all the room there is."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and not is_search_space(self.num_workers):
-            self.num_workers = whole_number(self.num_workers, "num_workers", least=1)
-            if self.num_workers > MOST_WORKERS:
-                raise ConfigError(f"num_workers is {self.num_workers}: more than {MOST_WORKERS} cannot be meant.")
+            self.num_workers = _checked_workers(self.num_workers)
+        self._check_elastic()
         if not is_search_space(self.use_gpu):
             check_bool(self.use_gpu, "use_gpu", advice="Ask for several GPUs with resources_per_worker={'GPU': n}.")
         for name in ("trainer_resources", "resources_per_worker"):
@@ -133,6 +139,38 @@ class ScalingConfig(ShortRepr):
         if self.accelerator_type is not None and not is_search_space(self.accelerator_type):
             check_accelerator(self.accelerator_type)
         self._check_gpus()
+
+    def _check_elastic(self) -> None:
+        if not is_search_space(self.elastic_resize_monitor_interval_s):
+            check_seconds(self.elastic_resize_monitor_interval_s, "elastic_resize_monitor_interval_s")
+        if self.policy is None or is_search_space(self.policy):
+            return
+        if not callable(self.policy):
+            raise ConfigError(f"policy is {self.policy!r}: give a function that takes a ScalingSituation.")
+        if isinstance(self.num_workers, int):
+            raise ConfigError(
+                f"policy chooses the number of workers, but num_workers={self.num_workers} leaves no choice. Write "
+                f"num_workers=(1, {self.num_workers}), for example, or leave policy out."
+            )
+
+    @property
+    def is_elastic(self) -> bool:
+        """The number of workers may change between attempts."""
+        return isinstance(self.num_workers, tuple)
+
+    @property
+    def min_workers(self) -> int | None:
+        """How many workers there must be at least."""
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int | None:
+        """How many workers there can be at most."""
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    def with_workers(self, count: int) -> ScalingConfig:
+        """The same with a fixed number of workers."""
+        return replace(self, num_workers=count, policy=None) if self.is_elastic else self
 
     def _check_gpus(self) -> None:
         resources = self.resources_per_worker
@@ -153,10 +191,10 @@ class ScalingConfig(ShortRepr):
             )
 
     def __eq__(self, other: object) -> bool:
-        """Two configs are equal if they ask for the same bundles."""
+        """Two configs are equal if they ask for the same bundles; elastic ones, if they have the same settings."""
         if not isinstance(other, ScalingConfig):
             return NotImplemented
-        if self._is_open() or other._is_open():
+        if self._is_open() or other._is_open() or self.is_elastic or other.is_elastic:
             return all(getattr(self, item.name) == getattr(other, item.name) for item in fields(self))
         return self.as_placement_group_factory() == other.as_placement_group_factory()
 
@@ -218,11 +256,11 @@ class ScalingConfig(ShortRepr):
         )
 
     def as_placement_group_factory(self) -> PlacementGroupFactory:
-        """The same as bundles: the trainer's, then one per worker."""
+        """The same as bundles: the trainer's, then one per worker. Of an elastic run, those that it has at most."""
         if self._is_open():
             raise ConfigError("This ScalingConfig holds a search space: resources are known once it has been sampled.")
         trainer = {"CPU": 1.0} if self.trainer_resources is None else self.trainer_resources
-        workers = [self._worker_resources for _ in range(self.num_workers or 0)]
+        workers = [self._worker_resources for _ in range(self.max_workers or 0)]
         return PlacementGroupFactory([trainer, *workers], strategy=self.placement_strategy)
 
     @classmethod
@@ -238,6 +276,23 @@ class ScalingConfig(ShortRepr):
             resources_per_worker=dict(workers[0]) if workers else None,
             placement_strategy=pgf.strategy,
         )
+
+
+def _checked_workers(count: Any) -> int | tuple[int, int]:
+    if isinstance(count, tuple | list):
+        if len(count) != 2:
+            raise ConfigError(f"num_workers is {count!r}: give a number, or the pair (least, most) of an elastic run.")
+        least = whole_number(count[0], "num_workers[0]", least=1)
+        most = whole_number(count[1], "num_workers[1]", least=1)
+        if least > most:
+            raise ConfigError(f"num_workers is ({least}, {most}): give the smaller number first, ({most}, {least}).")
+        checked: int | tuple[int, int] = (least, most)
+    else:
+        advice = "Or the pair (least, most) of an elastic run."
+        checked = most = whole_number(count, "num_workers", least=1, advice=advice)
+    if most > MOST_WORKERS:
+        raise ConfigError(f"num_workers is {checked}: more than {MOST_WORKERS} cannot be meant.")
+    return checked
 
 
 def _check_unless_sampled(resources: Any, what: str) -> None:

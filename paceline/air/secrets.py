@@ -267,3 +267,11 @@ def _is_mask(value: Any) -> bool:
 def without_credentials(uri: str) -> str:
     """The URI without user, password and query; a path as it is."""
     return re.sub(r"://[^/]*@", "://", uri.partition("?")[0]) if "://" in uri else uri
+
+
+_PASSWORD_IN_URI = re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)")
+
+
+def text_without_passwords(text: str) -> str:
+    """The text with `***` for the user and password of each URI in it."""
+    return _PASSWORD_IN_URI.sub("***", text) if "://" in text else text

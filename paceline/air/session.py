@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from paceline.air.absent import advise
 from paceline.air.checks import names_what_was_meant, warn_at_users_line
 from paceline.air.errors import MetricError, SessionMisuseError
+from paceline.air.rank_slot import here
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.preemption import Preemption
     from paceline.air.resources import PlacementGroupFactory
+    from paceline.air.timing import BatchClock
 
 __all__ = [
     "get_checkpoint",
@@ -28,13 +31,16 @@ __all__ = [
     "get_local_world_size",
     "get_metadata",
     "get_node_rank",
+    "get_previous_world_size",
     "get_trial_dir",
     "get_trial_id",
     "get_trial_name",
     "get_trial_resources",
     "get_world_rank",
     "get_world_size",
+    "preempted",
     "report",
+    "should_checkpoint",
 ]
 
 
@@ -53,6 +59,9 @@ class SessionProtocol(Protocol):
     local_rank: int
     local_world_size: int
     node_rank: int
+    is_elastic: bool
+    """The number of workers may be another one in the next attempt."""
+    previous_world_size: int | None
     trial_name: str
     trial_id: str
     trial_dir: str
@@ -66,6 +75,10 @@ class SessionProtocol(Protocol):
     """Fitted by the run; goes into every checkpoint that has none of its own."""
     at_end: list[Callable[[bool], None]]
     """Called when the train function has ended, with whether it failed. Workers do not run `atexit` hooks."""
+
+    @property
+    def clock(self) -> BatchClock | None:
+        """Whoever hands out batches tells it; None outside a run."""
 
     @property
     def reports(self) -> int:
@@ -100,6 +113,10 @@ class SessionProtocol(Protocol):
 
     def get_dataset_shard(self, name: str | None = None) -> Any: ...
 
+    def should_checkpoint(self) -> bool: ...
+
+    def preempted(self) -> Preemption | None: ...
+
 
 class _OutsideRun:
     """The session where there is no run: one rank, no data, and nobody to report to."""
@@ -107,8 +124,10 @@ class _OutsideRun:
     local_rank = node_rank = local_world_size = 0
     trial_name = trial_id = trial_dir = experiment_name = ""
     reports = rows_before = 0
+    is_elastic = False
+    previous_world_size: int | None = None
     keeps_all_ranks = False
-    preprocessor = None
+    preprocessor = clock = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
         self.world_rank = world_rank
@@ -133,75 +152,77 @@ class _OutsideRun:
 
     def get_dataset_shard(self, name: str | None = None) -> None: ...
 
+    def should_checkpoint(self) -> bool:
+        return False
 
-class _Slot:
-    """Holds the session of this worker, and the process that it belongs to."""
-
-    session: SessionProtocol | None = None
-    owner_pid = 0
-    called: SessionProtocol | None = None
-    """Stands in while the driver calls a function in this worker: only the rank and the size are known."""
+    def preempted(self) -> None: ...
 
 
-_slot = _Slot()
 _outside: SessionProtocol = _OutsideRun()
 _warned: set[str] = set()
 
 
 def install(session: SessionProtocol | None) -> None:
     """Make `session` the one that the functions of this module use; None takes it away."""
-    _slot.session = session
-    _slot.owner_pid = os.getpid()
+    slot = here()
+    slot.session = session
+    slot.owner_pid = os.getpid()
 
 
 def current() -> SessionProtocol | None:
     """The session of this worker, or None outside a run."""
-    return _slot.session
+    return here().session
 
 
 def active() -> SessionProtocol:
     """The session of this worker; outside a run one that does nothing, as for a single rank without data."""
-    return _slot.session or _outside
+    return here().session or _outside
 
 
 def required(message: str) -> SessionProtocol:
     """The session of this worker; outside a run a SessionMisuseError with this message."""
-    if _slot.session is None:
+    session = here().session
+    if session is None:
         raise SessionMisuseError(message)
-    return _slot.session
+    return session
 
 
 def asked(called: str, default: object) -> SessionProtocol:
     """For a function that users know as `called`: like `active()`, but outside a run it warns, once per function."""
-    if _slot.session is None and called not in _warned:
+    session = here().session
+    if session is not None:
+        return session
+    if called not in _warned:
         _warned.add(called)
         warn_at_users_line(
             f"{called} was called outside a training run and returns {default!r}. "
             "It has its meaning in the function that a Trainer runs."
         )
-    return active()
+    return _outside
 
 
 @contextmanager
 def called_by_driver(rank: int, world_size: int) -> Iterator[None]:
     """While a function runs that the driver calls in a worker, as backends do, the worker knows its rank."""
-    _slot.called = _OutsideRun(rank, world_size)
+    slot = here()
+    slot.called = _OutsideRun(rank, world_size)
     try:
         yield
     finally:
-        _slot.called = None
+        slot.called = None
 
 
 def rank_asked(called: str, default: object) -> SessionProtocol:
     """Like `asked()`, for the rank and the number of workers: a backend's functions may ask for them as well."""
-    return _slot.called or asked(called, default)
+    return here().called or asked(called, default)
 
 
 def _refuse_in_child(called: str, advice: str) -> None:
     """A forked child shares the worker's line to the driver: it would take answers that are not for it."""
-    if _slot.session is not None and os.getpid() != _slot.owner_pid:
+    slot = here()
+    if slot.session is not None and os.getpid() != slot.owner_pid:
         raise SessionMisuseError(
-            f"{called} was called in process {os.getpid()}, a child of the worker process {_slot.owner_pid}. {advice}"
+            f"{called} was called in process {os.getpid()}, a child of the worker process {slot.owner_pid}. {advice}"
         )
 
 
@@ -277,9 +298,31 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
     return session.get_dataset_shard(dataset_name)
 
 
+def should_checkpoint() -> bool:
+    """Whether to save now and report the checkpoint: the run is preempted, or `max_overhead` allows the next one.
+
+    Call it once per step on every rank: the n-th call gives the same answer on all of them. None waits for another.
+    """
+    session = asked("train.should_checkpoint()", False)
+    _refuse_in_child("should_checkpoint()", "Call it in the worker itself.")
+    return session.should_checkpoint()
+
+
+def preempted() -> Preemption | None:
+    """Why and when the workers have to go, once that is known; the n-th call gives the same answer on all ranks."""
+    session = asked("train.preempted()", None)
+    _refuse_in_child("preempted()", "Call it in the worker itself.")
+    return session.preempted()
+
+
 def get_world_size() -> int:
     """How many workers there are; 1 outside a run."""
     return rank_asked("session.get_world_size()", 1).world_size
+
+
+def get_previous_world_size() -> int | None:
+    """How many workers had written the checkpoint that this worker started from; None if it started without one."""
+    return asked("session.get_previous_world_size()", None).previous_world_size
 
 
 def get_world_rank() -> int:

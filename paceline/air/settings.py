@@ -35,6 +35,7 @@ NOT_STORED: Mapping[str, Mapping[str, str]] = {
         "storage_filesystem": "an object",
         "progress_reporter": "code",
     },
+    "ScalingConfig": {"policy": "code"},
     "SyncConfig": {"upload_dir": "an old name of storage_path"},
     "CheckpointConfig": {"_checkpoint_keep_all_ranks": "an old name of keep_all_ranks"},
     "TuneConfig": {

@@ -49,6 +49,14 @@ def duration_text(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
+def brief_text(seconds: float) -> str:
+    """A short time, such as that of a training step, to two or three digits."""
+    if seconds >= 0.9995:
+        return f"{seconds:.3g} s" if seconds < 100 else duration_text(seconds)
+    milliseconds = 1000 * seconds
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"
+
+
 def size_text(size: int) -> str:
     """``512 bytes``, ``1.5 kB``, ``20 MB``: powers of 1,000."""
     if size < 1000:

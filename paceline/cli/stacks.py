@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
 
-import paceline
 from paceline.air.words import printable
 from paceline.cli.arguments import seconds
 from paceline.cli.errors import USAGE, CommandError
 from paceline.cli.output import add_format, heading, write, write_csv, write_json
 from paceline.cli.places import add_path, live_at, shown_place
+from paceline.run.positions import users_frame
 from paceline.run.requests import request_stacks
 
 DESCRIPTION = """\
@@ -19,12 +17,6 @@ Prints the Python stacks of all threads of every rank, also of ranks that hang. 
 debugger and no special rights are needed. Training continues. Lines that begin with > are in your own code, the others
 in Python, paceline or another library.
 """
-
-_FRAME = re.compile(r'\s*File "([^"]+)", line ')
-_LIBRARY = re.compile(
-    r"/(site|dist)-packages/|/lib(64)?/python\d[^/]*/|^<(frozen|string|attrs generated|__array_function__)"
-)
-_PACELINE = os.path.join(os.path.dirname(os.path.abspath(paceline.__file__)), "")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,11 +47,5 @@ def run(given: argparse.Namespace) -> int:
                 write("")
             heading(f"rank {row['rank']}")
             for line in printable(str(row["stack"])).rstrip().splitlines():
-                write(f"{'>' if is_users(line) else ' '} {line}")
+                write(f"{'>' if users_frame(line) else ' '} {line}")
     return 0
-
-
-def is_users(line: str) -> bool:
-    """Whether a line of a stack is a frame of the user's code. The worker may be on a machine with other paths."""
-    frame = _FRAME.match(line)
-    return frame is not None and not frame[1].startswith(_PACELINE) and _LIBRARY.search(frame[1]) is None

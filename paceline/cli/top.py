@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import select
 import shutil
@@ -10,9 +11,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from paceline.air.words import counted, size_text
+from paceline.air.words import brief_text, counted, size_text
 from paceline.cli.arguments import seconds
 from paceline.cli.ls import progress_text, run_row
 from paceline.cli.output import (
@@ -27,13 +29,16 @@ from paceline.cli.output import (
 )
 from paceline.cli.places import name_below, shown_place
 from paceline.cli.table import Cell, Column, cell, table_lines
-from paceline.storage.run_dir import default_storage_root
+from paceline.run.timing import NOT_MEASURED
+from paceline.storage.run_dir import RunDir, default_storage_root
 from paceline.view.live import LiveRun, Usage, live_runs
+from paceline.view.recent_ranks import RecentRank, recent_ranks
 
 DESCRIPTION = """\
-Shows the live runs of your drivers on this machine, and of each rank the memory and the share of a core that its
-processes take. RATE is in reports per second, lately. The picture is renewed until you press q or Ctrl-C; with --once,
-in a pipe, or as JSON it is printed once.
+Shows the live runs of your drivers on this machine, and of each rank how it did lately: RATE in reports per second, the
+time of a step, the share of it that was spent waiting (DATA: for batches; REPORT: in reports and barriers; SAVE: for
+checkpoints; SYNC: for other ranks in the all-reduce of DDP), and the memory and the share of a core that its processes
+take. The picture is renewed until you press q or Ctrl-C; with --once, in a pipe, or as JSON it is printed once.
 """
 
 SAMPLE_S = 0.5
@@ -45,6 +50,11 @@ COLUMNS = [
     Column("name", "RUN", folds=True),
     Column("progress", "PROGRESS", right=True),
     Column("rate", "RATE", right=True),
+    Column("step", "STEP", right=True),
+    Column("data", "DATA", right=True),
+    Column("report", "REPORT", right=True),
+    Column("save", "SAVE", right=True),
+    Column("sync", "SYNC", right=True),
     Column("cpu", "CPU", right=True),
     Column("memory", "MEMORY", right=True),
     Column("processes", "PROCESSES", right=True),
@@ -52,7 +62,16 @@ COLUMNS = [
     Column("driver", "DRIVER", right=True),
 ]
 
-WIDTHS = {"rate": len("99.9/s"), "cpu": len("100%"), "memory": len("999.9 MiB"), "age": len("119 min")}
+WAITS = {"data": "data_wait_s", "report": "report_wait_s", "save": "checkpoint_wait_s", "sync": "collective_wait_s"}
+"""Columns that are shown if some rank has waited for that."""
+
+WIDTHS = {
+    "rate": len("99.9/s"),
+    "step": len("999 ms"),
+    "cpu": len("100%"),
+    "memory": len("999.9 MiB"),
+    "age": len("119 min"),
+}
 """What columns need sooner or later: with less at first, the table would move while somebody reads it."""
 
 
@@ -76,7 +95,8 @@ def run(given: argparse.Namespace) -> int:
         elif given.format == "csv":
             write_csv([{**run, **rank} for run in rows for rank in run.pop("ranks") or [{}]])
         elif rows:
-            write_table(COLUMNS, list(_cells(rows, given.ranks)))
+            cells = list(_cells(rows, given.ranks))
+            write_table(_columns(cells, set()), cells)
         else:
             write("No run is live.")
         return 0
@@ -103,9 +123,25 @@ def _row(live: LiveRun, before: LiveRun | None) -> dict[str, Any]:
     wanted = ("name", "path", "trainer", "workers", "attempts", "iteration", "most_iterations", "started", "metrics")
     earlier = before or LiveRun(summary=live.summary, driver=live.driver, rate=None, seen=live.seen)
     seconds = live.seen - earlier.seen
-    ranks = [{"rank": rank, **_usage(usage, earlier.ranks.get(rank), seconds)} for rank, usage in live.ranks.items()]
+    recent = recent_ranks(RunDir(Path(live.summary.path)).journal)
+    ranks = [
+        _rank(rank, recent.get(rank, RecentRank()), live.ranks.get(rank), earlier.ranks.get(rank), seconds)
+        for rank in sorted({*live.ranks, *recent})
+    ]
     total = _usage(live.usage, earlier.usage, seconds)
     return {**{key: row[key] for key in wanted}, "rate": live.rate, "driver": live.driver, **total, "ranks": ranks}
+
+
+def _rank(rank: int, lately: RecentRank, seen: Usage | None, before: Usage | None, seconds: float) -> dict[str, Any]:
+    """The run itself knows what ranks on other machines use."""
+    usage: dict[str, Any] = {"cpu": None, "memory": None, "processes": None}
+    if seen is not None:
+        usage = _usage(seen, before, seconds)
+    elif lately.use is not None:
+        usage = {"cpu": lately.use.cpu, "memory": lately.use.memory, "processes": lately.use.processes}
+    times = lately.times.per_step() if lately.times is not None else NOT_MEASURED
+    measured = {name: value if math.isfinite(value) else None for name, value in times.items()}
+    return {"rank": rank, "iteration": lately.last_index, "rate": lately.rate, **measured, **usage}
 
 
 def _name(path: str) -> str:
@@ -126,16 +162,36 @@ def _cells(rows: list[dict[str, Any]], all_ranks: bool) -> Iterator[dict[str, Ce
         yield {
             "name": cell(row["name"]),
             "progress": progress_text({"kind": "run", **row}),
-            "rate": f"{row['rate']:.3g}/s" if row["rate"] is not None else "",
+            "rate": _rate_cell(row),
             "age": age_text(row["started"]),
             "driver": f"{row['driver']}",
             **_usage_cells(row),
         }
         if lists_ranks:
             for rank in row["ranks"]:
-                yield {"name": f"  rank {rank['rank']}", **_usage_cells(rank)}
+                yield {"name": f"  rank {rank['rank']}", **_rank_cells(rank), **_usage_cells(rank)}
         elif row["ranks"]:
             yield {"name": f"  {counted(len(row['ranks']), 'rank')}: see --ranks"}
+
+
+def _columns(cells: list[dict[str, Cell]], waits: set[str]) -> list[Column]:
+    """Without those of waits that no rank has had. `waits` are those that were shown before: they stay."""
+    waits.update(name for name in WAITS if any(name in row for row in cells))
+    return [column for column in COLUMNS if column.key not in WAITS or column.key in waits]
+
+
+def _rate_cell(row: dict[str, Any]) -> str:
+    return f"{row['rate']:.3g}/s" if row["rate"] is not None else ""
+
+
+def _rank_cells(rank: dict[str, Any]) -> dict[str, Cell]:
+    """Of the waits, their share of a step."""
+    cells: dict[str, Cell] = {"progress": f"{rank['iteration'] or ''}", "rate": _rate_cell(rank)}
+    step = rank["step_time_s"]
+    if step:
+        shares = {name: f"{(rank[column] or 0) / step:.0%}" for name, column in WAITS.items()}
+        cells.update(step=brief_text(step), **{name: share for name, share in shares.items() if share != "0%"})
+    return cells
 
 
 def _usage_cells(row: dict[str, Any]) -> dict[str, Cell]:
@@ -150,7 +206,7 @@ def _watch(interval: float, all_ranks: bool) -> None:
     from rich.text import Text
 
     before: list[LiveRun] = []
-    widest = dict(WIDTHS)
+    widest, waits = dict(WIDTHS), set[str]()
     with _keys(), Live(screen=True, auto_refresh=False) as picture:
         while True:
             now = live_runs()
@@ -158,7 +214,7 @@ def _watch(interval: float, all_ranks: bool) -> None:
             height = shutil.get_terminal_size().lines
             title = f"{counted(len(rows), 'live run')}, {time.strftime('%H:%M:%S')}   (q to quit)"
             cells = list(_cells(rows, all_ranks))
-            table = table_lines(COLUMNS, cells, terminal_width(), colors=has_colors(), widest=widest)
+            table = table_lines(_columns(cells, waits), cells, terminal_width(), colors=has_colors(), widest=widest)
             lines = [title, "", *table]
             if len(lines) > height:
                 lines = [*lines[: height - 1], f"... and {len(lines) - height + 1} more lines: see paceline top --once"]

@@ -6,21 +6,27 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.checks import whole_number
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.epochs import DEFAULT_BATCH_ROWS, BatchIterable, BatchOptions, Epoch, runs
+from paceline.data.global_batch import rows_per_worker
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from paceline.air.timing import BatchClock
     from paceline.data.block import Chunk
 
 
 class Batches(ABC):
     """The methods that hand out rows. What they iterate over, `_begin` says."""
+
+    clock: BatchClock | None = None
+    """Told about each batch that a training loop takes."""
 
     @abstractmethod
     def _begin(self, options: BatchOptions) -> Epoch:
@@ -34,6 +40,18 @@ class Batches(ABC):
     def _rows_per_pass(self) -> int | None:
         """Rows of a pass, if that is known without reading."""
 
+    @property
+    def _sharers(self) -> int:
+        """How many workers read a batch together, each its part."""
+        return 1
+
+    def _joined(self) -> AbstractContextManager[Any]:
+        """Around a pass over batches."""
+        return nullcontext()
+
+    def _check_form(self, called: str) -> None:  # noqa: B027  # of a whole dataset, all forms can be had
+        """Refuse a form of rows that cannot be had."""
+
     @abstractmethod
     def schema(self) -> Any:
         """Names and types of the columns."""
@@ -43,6 +61,7 @@ class Batches(ABC):
         *,
         prefetch_batches: int = 1,
         batch_size: int | None = DEFAULT_BATCH_ROWS,
+        global_batch_size: int | None = None,
         batch_format: str | None = "default",
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
@@ -53,11 +72,13 @@ class Batches(ABC):
     ) -> BatchIterable[Any]:
         """Batches as dicts of numpy arrays ("numpy", the default), pandas frames or Arrow tables.
 
-        Only the last batch of a pass may be shorter than `batch_size`. What is given out is yours: writing to
+        `batch_size` is that of this worker; `global_batch_size` is that of all workers together, who share it equally.
+        Only the last batch of a pass may be shorter. What is given out is yours: writing to
         it changes nothing else. `prefetch_blocks` is the old spelling of `prefetch_batches`.
         """
         from paceline.data.formats import check_batch_format, to_batch
 
+        batch_size = rows_per_worker(batch_size, global_batch_size, self._sharers)
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
         )
@@ -75,13 +96,15 @@ class Batches(ABC):
 
     def iter_rows(self, *, prefetch_blocks: int = 1) -> Iterator[dict[str, Any]]:
         """One dict per row."""
-        return _rows_of(self._begin, BatchOptions(batch_size=None, prefetch_batches=prefetch_blocks))
+        self._check_form("iter_rows")
+        return _rows_of(self._begin, BatchOptions(batch_size=None, prefetch_batches=prefetch_blocks), self.clock)
 
     def iter_torch_batches(
         self,
         *,
         prefetch_batches: int = 1,
         batch_size: int | None = DEFAULT_BATCH_ROWS,
+        global_batch_size: int | None = None,
         dtypes: Any = None,
         device: Any = "auto",
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
@@ -103,6 +126,7 @@ class Batches(ABC):
         if collate_fn is not None and not callable(collate_fn):
             raise ConfigError(f"collate_fn is {collate_fn!r}: give a function that gets a dict of numpy arrays.")
         dtypes = torch_batches.checked_dtypes(dtypes)
+        batch_size = rows_per_worker(batch_size, global_batch_size, self._sharers)
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
         )
@@ -125,6 +149,7 @@ class Batches(ABC):
         *,
         prefetch_batches: int = 1,
         batch_size: int | None = DEFAULT_BATCH_ROWS,
+        global_batch_size: int | None = None,
         dtypes: Any = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
@@ -132,6 +157,7 @@ class Batches(ABC):
         prefetch_blocks: int | None = None,
     ) -> BatchIterable[Any]:
         """Batches as dicts of TensorFlow tensors; columns whose rows differ in shape give ragged ones."""
+        batch_size = rows_per_worker(batch_size, global_batch_size, self._sharers)
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
         )
@@ -168,6 +194,8 @@ class Batches(ABC):
         from paceline.data import tf_batches
         from paceline.data.tf_batches import ragged_ranks
 
+        self._check_form("to_tf")
+
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
         )
@@ -200,6 +228,8 @@ class Batches(ABC):
         """
         from paceline.data import torch_batches
         from paceline.data.torch_batches import features_and_label, only_columns
+
+        self._check_form("to_torch")
 
         options = BatchOptions.checked(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed, prefetch_blocks
@@ -306,17 +336,22 @@ def _collated(collate_fn: Callable[[Any], Any], batch: Any) -> Any:
         raise
 
 
-def _rows_of(begin: Callable[[BatchOptions], Epoch], options: BatchOptions) -> Iterator[dict[str, Any]]:
+def _rows_of(
+    begin: Callable[[BatchOptions], Epoch], options: BatchOptions, clock: BatchClock | None = None
+) -> Iterator[dict[str, Any]]:
     from paceline.data.formats import to_rows
 
     epoch = begin(options)
-    began = time.perf_counter()
+    began = asked = time.perf_counter()
     try:
         for chunk in epoch.chunks():
+            if clock is not None:
+                clock.waited_for_data(time.perf_counter() - asked)
             for row in to_rows(chunk):
                 epoch.yielded(1)
                 epoch.stats.rows += 1
                 yield row
+            asked = time.perf_counter()
     finally:
         epoch.end()
         epoch.stats.batches = 1

@@ -215,24 +215,31 @@ class BatchIterable(Generic[B]):
         return begun
 
     def _pass(self) -> Generator[B, None, None]:
+        clock = None if self.options.read_ahead else self.owner.clock
+        entered = time.perf_counter()
         epoch = self.owner._begin(self.options)
         stats = epoch.stats
         began = time.perf_counter()
+        if clock is not None:
+            clock.waited_for_data(began - entered)
         sized = self._sized_batches(epoch)
         batches = Background(sized, self.options.prefetch_batches) if self._in_background else sized
         try:
-            asked = began
-            for batch, rows in batches:
-                given = time.perf_counter()
-                if stats.first_batch_s is None:
-                    stats.first_batch_s = given - began
-                stats.convert_s += given - asked
-                stats.batches += 1
-                stats.rows += rows
-                epoch.yielded(rows)
-                yield batch
-                asked = time.perf_counter()
-                stats.user_s += asked - given
+            with self.owner._joined():
+                asked = began
+                for batch, rows in batches:
+                    given = time.perf_counter()
+                    if stats.first_batch_s is None:
+                        stats.first_batch_s = given - began
+                    stats.convert_s += given - asked
+                    stats.batches += 1
+                    stats.rows += rows
+                    epoch.yielded(rows)
+                    if clock is not None:
+                        clock.took_batch(asked, given)
+                    yield batch
+                    asked = time.perf_counter()
+                    stats.user_s += asked - given
         finally:
             if isinstance(batches, Background):
                 batches.close()

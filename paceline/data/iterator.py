@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from paceline.data.ingest.position import (
     share_epoch,
 )
 from paceline.data.ingest.prepared import PreparedDataset
+from paceline.data.uneven import batches_of_all, joined, padded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -172,6 +174,10 @@ class DataIterator(Batches):
         """How many parts there are."""
         return self._workers
 
+    @property
+    def _sharers(self) -> int:
+        return self._workers
+
     def count_all(self) -> int:
         """Rows of the dataset, those of the other ranks included."""
         return self._dataset.rows
@@ -247,8 +253,20 @@ class DataIterator(Batches):
         self._yielded = shares.position.legs[-1].yielded[self._rank]
         self._stats = IterationStats(source=self._label(), notes=self._dataset.plan.notes())
         self._read_ahead = options.read_ahead
-        self._current = _ShardEpoch(self, *self._what_to_read(shares, options), options)
+        self._current = _ShardEpoch(self, shares, options)
         return self._current
+
+    def _joined(self) -> AbstractContextManager[Any]:
+        is_alone = self._workers == 1
+        return nullcontext() if is_alone or self._dataset.uneven != "join" else joined(self._dataset.name)
+
+    def _check_form(self, called: str) -> None:
+        uneven = self._dataset.uneven
+        if uneven == "pad_mask" or (uneven == "join" and called != "to_torch" and self._workers > 1):
+            raise DataError(
+                f"dataset {self._dataset.name!r}: {called}() cannot be used with uneven={uneven!r}. Use "
+                'iter_torch_batches() or iter_batches(), or uneven="equal".'
+            )
 
     def _begin_look(
         self, options: BatchOptions, columns: tuple[str, ...] | None = None, span: tuple[int, int] | None = None
@@ -293,6 +311,8 @@ class DataIterator(Batches):
         return self.look()
 
     def _rows_per_pass(self) -> int | None:
+        if self._dataset.uneven == "pad_mask":  # of each rank, until batches are filled up
+            return max(rs.length(part) for part in self._fresh_shares(self.epoch).parts)
         return self.count()
 
     def _gave(self, epoch: Epoch, rows: int) -> None:
@@ -321,12 +341,20 @@ def _check_all_are_there(states: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
+def _size_to_pad(dataset: str, options: BatchOptions) -> int:
+    if options.batch_size is None or options.drop_last:
+        given = "drop_last=True" if options.drop_last else "batch_size=None"
+        raise DataError(
+            f'dataset {dataset!r}: uneven="pad_mask" fills up batches to batch_size rows: {given} has no use with it.'
+        )
+    return options.batch_size
+
+
 class _ShardEpoch(PlanEpoch):
     """A pass that tells its iterator how far it is."""
 
-    def __init__(
-        self, owner: DataIterator, plan: Any, ranges: rs.Ranges, window: tuple[int, int], options: BatchOptions
-    ) -> None:
+    def __init__(self, owner: DataIterator, shares: Shares, options: BatchOptions) -> None:
+        plan, ranges, window = owner._what_to_read(shares, options)
         position = owner._position
         order = owner._dataset.order_of(position.seed, position.epoch)
         window_order = None
@@ -343,8 +371,24 @@ class _ShardEpoch(PlanEpoch):
             threads=owner._threads,
         )
         self._owner = owner
+        self._real_rows = rs.length(ranges) - window[1]
+        """Of this dataset; those that fill up batches come after them."""
+        self._padded_rows: int | None = None
+        if owner._dataset.uneven == "pad_mask":
+            self._padded_rows = batches_of_all(shares, _size_to_pad(owner._dataset.name, options)) * (
+                options.batch_size or 1
+            )
+            self.fresh = False
+
+    def chunks(self) -> Iterator[pa.RecordBatch]:
+        rows = super().chunks()
+        if self._padded_rows is None:
+            return rows
+        return padded(rows, self._padded_rows, lambda: next(self._owner.look(span=(0, 1))))
 
     def yielded(self, rows: int) -> None:
+        rows = min(rows, self._real_rows)
+        self._real_rows -= rows
         self._owner._gave(self, rows)
 
     def end(self) -> None:

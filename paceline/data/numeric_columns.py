@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from paceline.air.errors import ConfigError, DataError
 from paceline.data.formats import numbers_inside, to_numpy
+from paceline.data.uneven import VALID_COLUMN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def dtypes_by_column(names: list[str], dtypes: Any) -> Mapping[str, Any]:
     if dtypes is None:
         return {}
     if not isinstance(dtypes, Mapping):
-        return dict.fromkeys(names, dtypes)
+        return {name: dtypes for name in names if name != VALID_COLUMN}
     for name in dtypes:
         if name not in names:
             raise ConfigError(f"dtypes names a column {name!r} that is not there; the columns are {names}.")

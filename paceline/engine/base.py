@@ -32,6 +32,7 @@ from paceline.air import session
 from paceline.air.attachment import Attachment
 from paceline.air.errors import WorkerFailure
 from paceline.engine.places import WorkerPlace
+from paceline.engine.usage import Usage
 
 
 class WorkerChannel(Protocol):
@@ -125,6 +126,8 @@ class Placement:
     They are for libraries loaded before the variables were set: new interpreters may ignore them."""
     start_timeout_s: float = 60.0
     """How long `start_group` may take; the engine watches. ChannelGroup also limits the loading of the task by it."""
+    resource_timeout_s: float | None = None
+    """How long `start_group` may wait for room before that, until it raises NoRoomError; None: as long as it takes."""
     heartbeat_timeout_s: float | None = 30.0
     """How long a worker may give no sign of life, until it is WorkerDied of kind "unresponsive"; None switches that
     watch off. An engine that cannot watch says so in its documentation."""
@@ -187,7 +190,18 @@ class WorkerDied:
     failure: WorkerFailure
 
 
-Event = Message | TaskEnded | TaskFailed | WorkerDied
+@dataclass(frozen=True)
+class NodeDrains:
+    """The machine of this rank is about to be taken away; the worker still runs. Said once for each rank."""
+
+    rank: int
+    node: str
+    """Names it for the user."""
+    seconds_left: float | None = None
+    """Until it is gone; None if that is not known."""
+
+
+Event = Message | TaskEnded | TaskFailed | WorkerDied | NodeDrains
 
 
 class _WithItsArguments:
@@ -278,9 +292,21 @@ class WorkerGroup(ABC):
     def processes(self) -> dict[int, int]:
         """Rank to process id on its node, of the workers that have a process of their own."""
 
+    def usage(self, timeout: float = 1.0) -> dict[int, Usage]:
+        """What every live rank uses of its machine, as far as it is known in time. Cheap enough to ask every few
+        seconds. An engine that cannot tell returns nothing."""
+        return {}
+
     def cluster(self) -> ClusterAccess | None:
         """How a worker joins the cluster that its room is on; None if there is no such thing."""
         return None
+
+    def has_lost_node(self, rank: int) -> bool:
+        """Whether the machine of that rank is gone, and not only what held its worker there.
+
+        Asked after a failure of kind "engine", before shutdown(). The answer may take a few seconds.
+        """
+        return False
 
     def wall_offset(self, rank: int) -> float:
         """Seconds to add to that worker's wall clock to get the driver's, as far as is known."""
@@ -298,7 +324,7 @@ class Capabilities:
     """What code outside of an engine may rely on. An engine that says nothing promises nothing."""
 
     in_driver_process: bool = False
-    """There is one worker, in the driver's own process: what is changed for it does not go away with it."""
+    """Workers are threads of the driver's own process: what is changed for them does not go away with them."""
     chooses_nodes: bool = False
     """It has several nodes, and honours `strategy`, `accelerator_type`, `driver_resources` and `beside` of a Placement,
     not `devices`: it chooses GPUs itself. `reserve` says whether there is room."""
@@ -341,6 +367,13 @@ class Engine(ABC):
         """
         return Reservation()
 
+    def room(self, bundle: Mapping[str, float]) -> int | None:
+        """How many workers that need this much each could start now, beside those that run; None: no limit is known.
+
+        It never waits for room. Machines that are about to leave do not count.
+        """
+        return None
+
     def what_is_gone(self, placement: Placement) -> str:
         """The lost machines that such a group would need; empty if the remaining ones are enough."""
         return ""
@@ -351,8 +384,8 @@ class Engine(ABC):
 
         Raises, after having cleaned up: StartupTimeoutError if that takes longer than `start_timeout_s`; WorkerError
         with its WorkerFailure if a worker ended meanwhile (whether the run tries again depends on its kind: yes after
-        a kill from outside, a lack of memory or "engine"); ConfigError for what can never be placed here; EngineError
-        for anything else, which is not tried again.
+        a kill from outside, a lack of memory, "engine" or "node_lost"); ConfigError for what can never be placed here;
+        EngineError for anything else, which is not tried again.
         """
 
     @abstractmethod

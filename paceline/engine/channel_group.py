@@ -44,6 +44,7 @@ from paceline.engine import protocol
 from paceline.engine.base import (
     Event,
     Message,
+    NodeDrains,
     Placement,
     TaskEnded,
     TaskFailed,
@@ -90,6 +91,8 @@ class ChannelGroup(WorkerGroup):
         self._time_to_load_s: dict[int, float] = {}
         """What is left to the ranks that have not loaded their task."""
         self._failures: list[WorkerFailure] = []
+        self._draining: set[str] = set()
+        """Machines of which it was said."""
         self._listened = Listened()
         self._silent_from = 0.0
         """Before that time, no worker can have been silent for too long."""
@@ -259,8 +262,12 @@ class ChannelGroup(WorkerGroup):
     def _give_up_on(self, overdue: list[WorkerFailure]) -> None:
         """All are asked for their stacks at once, and without the lock: other groups are served meanwhile."""
         rounds = self.reactor.rounds
+        traced = {rank for rank, usage in self.usage(STACKS_WAIT_S).items() if usage.is_traced}
         stacks = self.stacks(STACKS_WAIT_S)
         with self.reactor.lock:
+            for rank in traced:  # Somebody looks at it in a debugger, and lets it go on later.
+                self.members[rank].heard()
+            overdue = [failure for failure in overdue if failure.rank not in traced]
             if self.reactor.rounds != rounds:  # Another thread has listened meanwhile.
                 still_late = {failure.rank for failure in self._overdue(time.monotonic())}
                 overdue = [failure for failure in overdue if failure.rank in still_late]
@@ -290,6 +297,17 @@ class ChannelGroup(WorkerGroup):
             self.listen(0.0 if self._events else deadline - time.monotonic(), seen)
             if self._events or time.monotonic() >= deadline:
                 return self._take_events()
+
+    def note_drain(self, node_id: str, seconds_left: float | None) -> None:
+        """A machine is about to be taken away. May be called by any thread, and again."""
+        with self.reactor.lock:
+            if node_id not in self._draining:
+                self._draining.add(node_id)
+                nodes = [(place.rank, place.node) for place in self.places if place.node.node_id == node_id]
+                self._events += [
+                    NodeDrains(rank, f"{node.hostname} ({node.address})", seconds_left) for rank, node in nodes
+                ]
+                self.reactor.wake()
 
     def _take_events(self) -> list[Event]:
         """The only place where events leave the queue."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import time
 import traceback
 from collections.abc import Iterator
 
 from paceline.air.errors import CheckpointError, ConfigError, DataError, EngineLost, FailureKind, WorkerFailure
+from paceline.air.failure_names import names_of_bases, qualified_name
+from paceline.air.secrets import text_without_passwords
 from paceline.air.words import counted
 
 MAX_TEXT = 128 * 1024
@@ -51,7 +54,8 @@ def describe_exception(
         kind=kind,
         message=message,
         time_ns=time_ns,
-        exception_type=f"{cls.__module__}.{cls.__qualname__}",
+        exception_type=qualified_name(cls),
+        exception_types=names_of_bases(cls),
         traceback=_traceback_of(error),
         exit_code=exit_code,
         hint=hint or _hint_for(error),
@@ -61,6 +65,8 @@ def describe_exception(
 
 def _hint_for(error: BaseException) -> str:
     """Advice where the message alone would send the user looking in the wrong place."""
+    if _is_lack_of_memory(error):
+        return _memory_hint()
     if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, (str, bytes)):
         return ""
     if os.path.isabs(error.filename) or _raised_in(error) == "subprocess":  # That one looks for a program.
@@ -71,6 +77,25 @@ def _hint_for(error: BaseException) -> str:
         here = ""
     return _encodable(
         f"The path is relative, and each worker runs in a directory of its own{here}. Use an absolute path."
+    )
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    """Also what C++ code says of it; of a GPU's memory frameworks have more to say than we have."""
+    if isinstance(error, MemoryError):
+        return True
+    text = _message_of(error).lower() if isinstance(error, RuntimeError) else ""
+    return "std::bad_alloc" in text or "can't allocate memory" in text
+
+
+def _memory_hint() -> str:
+    peak = _gigabytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return f"The process ran out of memory, after a peak of {peak}. Use a smaller batch or fewer workers."
+    return (
+        f"The process ran out of memory: its address space is limited to {_gigabytes(limit)} (RLIMIT_AS, `ulimit -v`), "
+        f"and it had used up to {peak}. Raise the limit, or use a smaller batch."
     )
 
 
@@ -185,6 +210,8 @@ def _plain_arguments(error: BaseException) -> tuple[object, ...] | None:
         if type(value) is str:
             if not _is_encodable(value):
                 return None
+            if text_without_passwords(value) != value:  # RemoteError stands in, with the text that can be shown
+                return None
             size += len(value)
         elif type(value) is bytes:
             size += len(value)
@@ -212,7 +239,8 @@ def _is_encodable(text: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Text that can be sent, and that is fit to be logged: a URI in a message may hold a password."""
+    return text_without_passwords(text.encode("utf-8", "backslashreplace").decode())
 
 
 NEARLY_ALL = 0.9

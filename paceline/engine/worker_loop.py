@@ -21,7 +21,7 @@ import msgspec
 from paceline.air import session
 from paceline.air.attachment import Arrivals, Attachment
 from paceline.air.errors import WorkerFailure
-from paceline.air.process import fault_point
+from paceline.air.faults import fault_point
 from paceline.engine import protocol
 from paceline.engine.base import Task
 from paceline.engine.failures import describe_exception

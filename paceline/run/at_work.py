@@ -1,28 +1,31 @@
-"""The workers of one attempt while they are at work: what they say is heard and answered, and its end noticed.
-
-`HangWatch` notices ranks that stopped making progress while others wait for them. Its time is monotonic. A long gap in
-which the driver itself did not run (a suspended laptop, a loaded machine) barely counts against the workers.
-"""
+"""The workers of one attempt while they are at work: what they say is heard and answered, and its end noticed."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.air import process
 from paceline.air.errors import WorkerFailure
+from paceline.air.faults import fault_point, watched_point
 from paceline.engine.base import Engine
 from paceline.run.alignment import Alignment
 from paceline.run.attempt import Attempt
-from paceline.run.decisions import INTERRUPT_WAIT_S, Decision, Stop, StopRequest
+from paceline.run.debug_console import TYPING_POLL_S, DebugConsole
+from paceline.run.debug_messages import ForConsole
+from paceline.run.decisions import Decision, Stop, StopRequest
+from paceline.run.early_return import waited_in_vain
+from paceline.run.hang_watch import HangWatch, Progress
 from paceline.run.history import RowFiller
-from paceline.run.messages import ForTarget
+from paceline.run.messages import ForTarget, Question, Report, Terminated
 from paceline.run.observers import RankState
 from paceline.run.opening import OpenRun
+from paceline.run.preemption import Preempting, signalled
 from paceline.run.report_flow import AttemptProblem, ReportFlow
 from paceline.run.spec import RunSpec
+from paceline.run.usage_watch import UsageWatch
+from paceline.storage.lease import Lease
 from paceline.storage.run_dir import RunDir
 
 
@@ -45,6 +48,7 @@ class AtWork:
 
     def __init__(self, attempt: Attempt, spec: RunSpec, parts: OpenRun, stop: StopRequest, filler: RowFiller) -> None:
         self.attempt = attempt
+        self.preempting = Preempting(parts.decider, parts.loop_asks)
         size, start = attempt.world_size, attempt.start_point
         self.flow = ReportFlow(
             Alignment(size, start.index),
@@ -52,24 +56,46 @@ class AtWork:
             parts.files.journal,
             parts.keeper,
             parts.observers,
-            parts.decider,
+            self.preempting,
             parts.data.positions(size, start.index) if parts.data.datasets else None,
         )
         self._parts = parts
         self._stop = stop
-        self._watch = HangWatch(size, spec.run_config.failure_config.hang_timeout_s)
+        self._backend = spec.backend_config.backend_cls
+        hang_timeout = spec.run_config.failure_config.hang_timeout_s
+        self.hang_watch = HangWatch(
+            size,
+            None if hang_timeout == "auto" and attempt.in_driver_process else hang_timeout,
+            attempt,
+            attempt.known_frames,
+            longest_gap=self._longest_gap,
+            ranks_leave=attempt.ranks_leave,
+        )
         self._grace_s = spec.run_config.failure_config.stop_grace_s
+        self._preemption_grace_s = spec.run_config.failure_config.preemption_grace_s
         self._deadline = float("inf")
         """When workers that were asked to end are killed."""
         self._in_grace_period = False
+        self._usage = UsageWatch(attempt.number)
+        self._store_is_away = False
+        self._fault_at_report = watched_point("report_received")
+        self.debugger = DebugConsole(size, attempt.reply, parts.observers, stop)
+        self._last_listened = time.monotonic()
 
         parts.observers.workers(self.ranks)
 
     def ranks(self) -> list[RankState]:
         """How far each rank is."""
         failed = {failure.rank for failure in self.attempt.failures}
+        ended = self.attempt.ended
         return [
-            RankState(rank, index, "failed" if rank in failed else "ended" if rank in self.attempt.ended else "running")
+            RankState(
+                rank,
+                index,
+                "failed" if rank in failed else "ended" if rank in ended else "running",
+                self.flow.last_times.get(rank),
+                self._usage.newest.get(rank) if rank not in ended and rank not in failed else None,
+            )
             for rank, index in enumerate(self.flow.alignment.last_index)
         ]
 
@@ -77,6 +103,8 @@ class AtWork:
         """For how long nothing has to be done unless somebody says something."""
         if self.flow.has_committed:
             return 0.0
+        if self.debugger.is_active:
+            return min(longest, TYPING_POLL_S)
         nearest = min(self._deadline, self.attempt.settled_at)
         return max(0.0, min(longest, nearest - time.monotonic()))
 
@@ -86,16 +114,30 @@ class AtWork:
         mirror = self._parts.files.mirror
         if mirror is not None:  # after the commits: one that failed because of it must not cause a retry
             mirror.lease.raise_if_lost()
+            self._warn_of_outage(mirror.lease)
         decision = self.flow.take_decision()
         self._hold_if_asked_to_stop()
         if not self.attempt.failures:
             self.flow.find_mismatch()
+        self._serve_debugger()
         self._look_for_hang()
+        if (used := self._usage.look(self.attempt.usage)) is not None:
+            self._parts.files.journal.append(used)
         self._start_grace_period()
         self._answer()
         self._parts.pass_on_warnings()
         self._parts.observers.catch_up()
         return decision
+
+    def _warn_of_outage(self, lease: Lease) -> None:
+        """Once per outage, and only where the run outlasts it."""
+        if lease.patience_s and bool(lease.failing) != self._store_is_away:
+            self._store_is_away = not self._store_is_away
+            if self._store_is_away:
+                self._parts.warn(
+                    "The store is out of reach. Training continues; up to two checkpoints wait on this disk until it "
+                    f"answers again, for at most {lease.patience_s:.0f} s: {lease.failing}"
+                )
 
     def _hear(self, engine: Engine, timeout: float) -> None:
         attempt, flow = self.attempt, self.flow
@@ -104,53 +146,108 @@ class AtWork:
             engine.wait([attempt.group], min(timeout, COMMIT_POLL_S))
             timeout = 0.0
         for rank, message, attachments in attempt.poll(timeout):
-            self._watch.progressed(rank)
-            if isinstance(message, ForTarget):
+            self.hang_watch.progressed(rank)
+            if isinstance(message, Report):  # Most are.
+                if message.with_checkpoint:
+                    self.preempting.saved(rank, message.index)
+                flow.received(rank, message, attachments)
+            elif isinstance(message, Question):
+                self.preempting.asked(rank, message, flow.to_ranks)
+            elif isinstance(message, Terminated):
+                self._preempted(signalled(message.signal, rank), rank)
+            elif isinstance(message, ForTarget):
                 self._parts.keeper.received(rank, message, attachments, attempt.reply)
+            elif isinstance(message, ForConsole):
+                self.debugger.received(rank, message)
             else:
                 flow.received(rank, message, attachments)
+            if self._fault_at_report is not None and isinstance(message, Report) and rank == 0:
+                self._fault_at_report(step=message.index)
+        if (drains := attempt.drains) is not None:
+            self._preempted(f"{drains.node} drains", drains.rank, drains.seconds_left)
         ends_training = flow.to_ranks.ends_training and self._stop.status == "finished"
         for failure in attempt.failures:
+            if failure.signal == signal.SIGTERM:  # The process did not handle it, and is gone.
+                self._preempted(signalled(failure.signal, failure.rank), failure.rank)
             flow.failed(failure.rank, ends_training=ends_training)
         flow.conclude_commits()
+        if (newest := self._parts.keeper.newest) is not None:
+            self.preempting.stored(newest.iteration)
 
     def _hold_if_asked_to_stop(self) -> None:
         if self.flow.to_ranks.stopping or not isinstance(self._parts.decider.between_rows(), Stop):
             return
-        self.flow.to_ranks.hold()
-        self._deadline = time.monotonic() + self._stop.within_s
-        if self._stop.signal is not None:
-            asked_by = self._stop.asked_by
-            what = (
-                f"A stop was requested from outside, by {asked_by}"
-                if asked_by
-                else signal.Signals(self._stop.signal).name
-            )
-            how_to_hurry = "" if asked_by else " A second signal stops it immediately."
-            self._parts.warn(f"{what}: stopping at the next report (at most {INTERRUPT_WAIT_S:.0f} s).{how_to_hurry}")
+        stop = self._stop
+        within_s = self._preemption_grace_s if stop.preempts else stop.within_s
+        self._deadline = time.monotonic() + within_s
+        if stop.preempts:
+            self.preempting.begin(signalled(stop.signal or signal.SIGTERM), within_s, self.flow.to_ranks)
+        else:
+            self.flow.to_ranks.hold()
+        if stop.signal is not None and not stop.asked_in_debugger:
+            what = signal.Signals(stop.signal).name
+            if stop.asked_by:
+                what = f"A stop was requested from outside, by {stop.asked_by}"
+            how_to_hurry = "" if stop.asked_by else " A second signal stops it immediately."
+            self._parts.warn(f"{what}: stopping {self._when()} (at most {within_s:g} s).{how_to_hurry}")
+
+    def _when(self) -> str:
+        return "with the next checkpoint" if self.flow.to_ranks.awaits_checkpoint else "at the next report"
+
+    def _preempted(self, reason: str, rank: int, within_s: float | None = None) -> None:
+        """Somebody wants a worker gone: all of them stop, and others continue. None: within the usual time."""
+        if self.preempting.has_begun or self.flow.to_ranks.stopping:
+            return
+        within_s = self._preemption_grace_s if within_s is None else within_s
+        self._deadline = time.monotonic() + within_s
+        self.preempting.begin(reason, within_s, self.flow.to_ranks, rank)
+        self._parts.warn(
+            f"Preempted ({reason}): all workers stop {self._when()} (at most {within_s:.3g} s), and new ones continue. "
+            "This does not count as a failure."
+        )
+
+    def _serve_debugger(self) -> None:
+        """While a rank is in the debugger, no time runs out."""
+        before, self._last_listened = self._last_listened, time.monotonic()
+        if self.debugger.is_active:
+            self._deadline += self._last_listened - before
+            self.debugger.serve(self.attempt.ended.union(failure.rank for failure in self.attempt.failures))
 
     def _look_for_hang(self) -> None:
-        if not self._watch.is_due():
+        if not self.hang_watch.is_due():
             return
-        attempt, flow = self.attempt, self.flow
-        found = self._watch.find(attempt.running, attempt.ended, flow.alignment.last_index, flow.excused_ranks())
+        alignment = self.flow.alignment
+        self.hang_watch.suspended = self.debugger.is_active
+        found = self.hang_watch.find(
+            Progress(
+                self.attempt.running,
+                self.attempt.ended,
+                alignment.last_index,
+                alignment.start_index,
+                self.flow.excused_ranks(),
+            )
+        )
         if found is None:
             return
-        stacks = stacks_text(attempt.stacks(), first=found.ranks)
-        if found.is_error:
-            flow.problem = AttemptProblem("hang", found.ranks[0], found.text, stacks)
+        if found.kind is not None:
+            self.flow.problem = AttemptProblem(found.kind, found.ranks[0], found.text, found.stacks)
         else:
-            self._parts.warn(f"{found.text}.\n{stacks}")
+            self._parts.warn(f"{found.text}.\n{found.stacks}")
+
+    def _longest_gap(self) -> float:
+        self._parts.files.journal.flush()
+        return self._parts.history.longest_gap_s()
 
     def _start_grace_period(self) -> None:
         if self.flow.to_ranks.stop_index is not None and not self._in_grace_period:
             self._in_grace_period = True
-            self._deadline = time.monotonic() + self._grace_s
+            began = self.preempting.has_begun
+            self._deadline = self.preempting.ends_at if began else time.monotonic() + self._grace_s
 
     def _answer(self) -> None:
         answers = self.flow.answers()
         if answers:
-            process.fault_point("before_ack")
+            fault_point("before_ack")
             for rank, answer, attachments in answers:
                 self.attempt.reply(rank, answer, attachments)
         self.flow.after_answers()
@@ -158,29 +255,59 @@ class AtWork:
     def ending(self) -> Ending | None:
         """How the attempt ends, if it does now."""
         attempt, flow = self.attempt, self.flow
-        well = Ending(is_clean=not attempt.is_running and not attempt.failures)
+        if self.debugger.is_active:
+            return None  # What the user looks at is not taken away.
         if flow.problem is not None:
             return Ending([failure_of(flow.problem, self._parts.files.run_dir)])
         # A checkpoint that waits for the position of a failed rank waits in vain.
         commits = flow.committing if attempt.failures else flow.commits_under_way
         if not attempt.is_running and not commits:
-            return Ending(attempt.failures) if attempt.failures and not flow.to_ranks.stopping else well
+            failed = attempt.failures and not flow.to_ranks.stopping
+            return Ending(self._failures()) if failed else self._ended_as_asked()
         if attempt.failed and not flow.to_ranks.stopping:
-            return Ending(attempt.failures)
+            return Ending(self._failures())
         if attempt.failed and flow.to_ranks.stop_index is None:
-            return well  # the report at which all ranks would stop never comes
+            return self._ended_as_asked()  # the report at which all ranks would stop never comes
         if time.monotonic() >= self._deadline and attempt.is_running:
             self._parts.warn("Workers did not end within their grace period and were killed.")
-            return well
+            return self._ended_as_asked()
         return None
+
+    def _ended_as_asked(self) -> Ending:
+        """Well, or by a preemption after which others continue."""
+        attempt, to_ranks = self.attempt, self.flow.to_ranks
+        is_clean = not attempt.is_running and not attempt.failures
+        by_itself = (is_clean and to_ranks.stop_index is None) or to_ranks.ends_training
+        if not self.preempting.has_begun or self._stop.pending or by_itself:
+            return Ending(is_clean=is_clean)
+        self._parts.warn(*self._failed_while_stopping())
+        return Ending([self.preempting.failure()], is_clean)
+
+    def _failures(self) -> list[WorkerFailure]:
+        """Those of the workers, and before them what the driver knows of their cause."""
+        attempt, alignment = self.attempt, self.flow.alignment
+        returned = attempt.ended.union(alignment.finished)
+        problem = waited_in_vain(attempt, returned, alignment.last_index, self._backend)
+        known = [] if problem is None else [failure_of(problem, self._parts.files.run_dir)]
+        return [*known, *attempt.failures]
+
+    def _failed_while_stopping(self) -> list[str]:
+        return [
+            f"rank {failure.rank} failed while stopping: {failure.message}"
+            for failure in self.attempt.failures
+            if not (self._stop.asked_in_debugger and failure.exception_type == "bdb.BdbQuit")
+        ]
 
     def closing_warnings(self) -> list[str]:
         """What the user should know of an attempt that ended well."""
-        warnings = [
-            f"rank {failure.rank} failed while stopping: {failure.message}" for failure in self.attempt.failures
-        ]
+        warnings = self._failed_while_stopping()
         if self.flow.alignment.only_rank_zero_reported:
             warnings.append("Only rank 0 called report(); its rows are the result.")
+        if self._parts.loop_asks.budget is not None and not self._parts.loop_asks.seen:
+            warnings.append(
+                "CheckpointConfig(max_overhead=...) has no effect: the train function never called "
+                "train.should_checkpoint(), which says when to save."
+            )
         if self.flow.alignment.lost_checkpoints:
             warnings.append(
                 "Checkpoints were reported by other ranks but not by rank 0: only rank 0's are kept "
@@ -199,100 +326,3 @@ def failure_of(problem: AttemptProblem, run_dir: RunDir) -> WorkerFailure:
         traceback=problem.details,
         log_path=str(run_dir.log(problem.rank)),
     )
-
-
-WARN_AFTER_S = 60.0
-_DRIVER_STALL_S = 1.0
-"""Looks follow each other by about half a second; a longer gap is the driver's own."""
-_LOOK_EVERY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Stall:
-    """Ranks that make no progress."""
-
-    ranks: list[int]
-    text: str
-    is_error: bool
-    """Whether the user's time limit is exceeded; otherwise it is only worth telling."""
-
-
-class HangWatch:
-    """Progress of the ranks of one attempt, measured by their reports."""
-
-    def __init__(self, world_size: int, hang_timeout_s: float | None) -> None:
-        now = time.monotonic()
-        self._timeout = hang_timeout_s
-        self._last_progress = [now] * world_size
-        self._last_look = now
-        self._next_warning = now + WARN_AFTER_S
-
-    def progressed(self, rank: int) -> None:
-        self._last_progress[rank] = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Cheap enough to be asked at every step."""
-        return time.monotonic() - self._last_look >= _LOOK_EVERY_S
-
-    def find(
-        self, running: list[int], ended: Collection[int], last_index: Sequence[int], excused: Collection[int] = ()
-    ) -> Stall | None:
-        """Ranks that hold the others up, if there is something to say about them now."""
-        furthest = max(last_index)
-        behind = [rank for rank in running if last_index[rank] < furthest or ended]
-        warn, hung = self.look(behind, running, excused)
-        if not hung and not warn:
-            return None
-        reports = f"(last report of each rank: {list(last_index)})"
-        if hung:
-            ranks = ", ".join(map(str, hung))
-            limit = f"no progress within hang_timeout_s={self._timeout:g} s"
-            return Stall(hung, f"{limit}: rank(s) {ranks} did not report {reports}", is_error=True)
-        return Stall(warn, f"{_remark(warn, ended)} {reports}", is_error=False)
-
-    def look(self, behind: list[int], running: list[int], excused: Collection[int] = ()) -> tuple[list[int], list[int]]:
-        """(ranks to warn about, ranks that hang).
-
-        `behind` are the running ranks that others have overtaken; `running` all that have
-        not finished. `excused` are ranks that cannot make progress through no fault of their
-        own, such as one that waits for the driver: their time starts anew when they no longer
-        are. Without a time limit nothing is an error: a long epoch is not a hang.
-        """
-        now = time.monotonic()
-        stall = now - self._last_look
-        self._last_look = now
-        excess = stall - _DRIVER_STALL_S
-        if excess > 0:  # The rest counts, or a driver that is slow again and again would never notice anything.
-            self._last_progress = [moment + excess for moment in self._last_progress]
-            self._next_warning += excess
-        for rank in excused:
-            self._last_progress[rank] = now
-        hung: list[int] = []
-        if self._timeout is not None:
-            late = [rank for rank in running if now - self._last_progress[rank] > self._timeout]
-            # The ranks that are behind hold the others up; with none behind, all hang together.
-            hung = sorted(set(behind).intersection(late)) or late
-        warn: list[int] = []
-        if now >= self._next_warning:
-            warn = [rank for rank in behind if now - self._last_progress[rank] > WARN_AFTER_S]
-            if warn:
-                self._next_warning = now + WARN_AFTER_S
-        return warn, hung
-
-
-def _remark(late: Collection[int], ended: Collection[int]) -> str:
-    ranks = ", ".join(map(str, late))
-    if not ended:
-        return f"Rank(s) {ranks} have not reported for 60 s while others wait for them"
-    gone = ", ".join(map(str, sorted(ended)))
-    return (
-        f"Rank(s) {ranks} have not reported for 60 s, and rank(s) {gone} have returned from the train function. A rank "
-        "that waits for one of those in a collective operation waits for ever: let every rank take the same number of "
-        "steps. FailureConfig(hang_timeout_s=...) ends such a run"
-    )
-
-
-def stacks_text(stacks: Mapping[int, str], first: Sequence[int]) -> str:
-    """Every rank's stack under its name, those of `first` before the others: they are what is looked for."""
-    order = [rank for rank in first if rank in stacks] + [rank for rank in sorted(stacks) if rank not in first]
-    return "\n".join(f"-- rank {rank} --\n{stacks[rank]}" for rank in order)

@@ -12,19 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from paceline.air import process
+from paceline.air import faults
 from paceline.air.attachment import Attachment
 from paceline.air.cells import with_cells
 from paceline.air.constants import ORIGINAL_DIRECTORY_VARIABLE
 from paceline.air.errors import ConfigError, WorkerFailure
-from paceline.engine.base import Engine, Message, Placement, TaskEnded, WorkerGroup, WorkerRequest
+from paceline.engine.base import Engine, Message, NodeDrains, Placement, TaskEnded, WorkerGroup, WorkerRequest
 from paceline.engine.places import FAIR_SHARE, WorkerPlace
 from paceline.engine.serialization import Pickled, pickled
+from paceline.engine.usage import Usage
 from paceline.run.history import node_ip
-from paceline.run.messages import ForTarget, FromWorker, SessionSetup, ToWorker, decode_from_worker, encode
+from paceline.run.messages import AnyFromWorker, SessionSetup, ToWorker, decode_from_worker, encode
+from paceline.run.positions import KnownFrames
 from paceline.run.records import AttemptStarted
 from paceline.run.root_cause import is_echo
 from paceline.run.settling import Settling
+from paceline.run.sizing import PLACE_S
 from paceline.run.spec import RunSpec
 from paceline.run.worker import TrainTask
 from paceline.storage.files import make_private_dirs
@@ -62,6 +65,7 @@ class Attempt:
         self,
         number: int,
         spec: RunSpec,
+        world_size: int,
         engine: Engine,
         run_dir: RunDir,
         start: StartPoint,
@@ -71,10 +75,12 @@ class Attempt:
         """`notify` tells the user something while workers are being started; `is_unwanted` says that they need not."""
         self.number = number
         self.start_point = start
-        self.world_size = spec.world_size
+        self.world_size = world_size
         self.failures: list[WorkerFailure] = []
         self.ended: set[int] = set()
         """Ranks whose task has returned."""
+        self.drains: NodeDrains | None = None
+        """The first machine of the group that is about to be taken away."""
         self.places: tuple[WorkerPlace, ...] = ()
         """Where the workers run."""
         self._pids: dict[int, int] = {}
@@ -101,7 +107,7 @@ class Attempt:
         Raises ConfigError for what cannot be placed here, EngineError or WorkerError for
         workers that did not come up; nothing is left running then.
         """
-        process.role["attempt"] = str(self.number)
+        faults.role["attempt"] = str(self.number)
         began = time.monotonic()
         try:
             self._group = group = self._engine.start_group(self._placement())
@@ -145,7 +151,7 @@ class Attempt:
                     rank=rank,
                     cwd=self._spec.working_dir or str(directory),
                     log_path=str(self._run_dir.log(rank)),
-                    env=variables,
+                    env={**variables, **faults.variables()},
                     defaults=defaults,
                 )
             )
@@ -164,6 +170,7 @@ class Attempt:
             threads=self._spec.threads or FAIR_SHARE,
             thread_setters=self._backend.thread_setters,
             start_timeout_s=failure.start_timeout_s,
+            resource_timeout_s=PLACE_S if scaling.is_elastic else failure.resource_timeout_s,
             heartbeat_timeout_s=failure.heartbeat_timeout_s,
             strategy=scaling.placement_strategy,
             accelerator_type=scaling.accelerator_type,
@@ -212,7 +219,7 @@ class Attempt:
 
     # -- running --------------------------------------------------------------------------
 
-    def poll(self, timeout: float) -> Iterator[tuple[int, FromWorker | ForTarget, tuple[Attachment, ...]]]:
+    def poll(self, timeout: float) -> Iterator[tuple[int, AnyFromWorker, tuple[Attachment, ...]]]:
         """What the ranks said; endings and failures are noted on the way."""
         assert self._group is not None
         for event in self._group.poll(timeout):
@@ -220,8 +227,15 @@ class Attempt:
                 yield event.rank, decode_from_worker(event.body), event.attachments
             elif isinstance(event, TaskEnded):
                 self.ended.add(event.rank)
+            elif isinstance(event, NodeDrains):
+                self.drains = self.drains or event
             else:
                 self._note_failure(event.failure)
+
+    @property
+    def in_driver_process(self) -> bool:
+        """Its ranks are threads of the driver, where any debugger may have stopped them."""
+        return self._engine.capabilities.in_driver_process
 
     def reply(self, rank: int, message: ToWorker, attachments: tuple[Attachment, ...] = ()) -> None:
         assert self._group is not None
@@ -237,6 +251,10 @@ class Attempt:
         stacks = self._group.stacks() if self._group is not None else {}
         return {rank: with_cells(text) for rank, text in stacks.items()}
 
+    def usage(self) -> dict[int, Usage]:
+        """The processor time and memory of every live rank."""
+        return self._group.usage() if self._group is not None else {}
+
     def _note_failure(self, failure: WorkerFailure) -> None:
         if failure.exception_type == "paceline.air.errors.StorageError":
             failure = replace(failure, kind="storage")
@@ -250,6 +268,16 @@ class Attempt:
             self._settling.cause_found()
 
     @property
+    def known_frames(self) -> KnownFrames:
+        """Where ranks wait for each other, as far as their stacks show it."""
+        return KnownFrames(self._backend.collective_frames, self._backend.mixed_frames)
+
+    @property
+    def ranks_leave(self) -> bool:
+        """Whoever waits for a rank that has returned gets an error."""
+        return self._backend.ranks_leave or not (self._backend.collective_frames or self._backend.mixed_frames)
+
+    @property
     def settled_at(self) -> float:
         """When the ranks have had time to say what they saw of a failure."""
         return self._settling.at(self.running) if self.failures else float("inf")
@@ -257,7 +285,11 @@ class Attempt:
     def _with_host(self, failure: WorkerFailure) -> str:
         """The message; with the name of the machine, if that is not the driver's. Some say it already."""
         node = self.places[failure.rank].node if self.places else None
-        if node is None or node.is_drivers or (failure.kind == "engine" and node.address in failure.message):
+        if (
+            node is None
+            or node.is_drivers
+            or (failure.kind in ("engine", "node_lost") and node.address in failure.message)
+        ):
             return failure.message
         return f"{failure.message} (on {node.hostname}, {node.address})"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from paceline.air.errors import ConfigError
 
 if TYPE_CHECKING:
     from paceline.air.config import ScalingConfig
     from paceline.air.errors import WorkerFailure
-    from paceline.engine.base import WorkerGroup
+    from paceline.engine.base import Engine, WorkerGroup
 
 
 class Backend:
@@ -29,12 +32,24 @@ class Backend:
     """True if workers that were given no GPUs shall see none; otherwise they see what the driver sees."""
     one_machine: ClassVar[bool] = False
     """True if its workers find each other, or what the driver gives them, on the driver's own machine only."""
+    in_threads: ClassVar[bool] = False
+    """True if several of its workers can be threads of one process: it connects nothing that a process has once."""
     thread_setters: ClassVar[tuple[str, ...]] = ()
     """Functions such as "torch:set_num_threads" of preloaded modules that do not read OMP_NUM_THREADS again: each new
     worker calls them with its number of threads."""
     collateral_phrases: ClassVar[tuple[str, ...]] = ()
     """Words, in lower case, of errors that workers raise because another one is gone: such an error is not the cause
     of a failure. Common words of network errors ("connection reset", ...) are known."""
+
+    collective_frames: ClassVar[tuple[str, ...]] = ()
+    """Functions that only wait for other ranks, as "module:function". A rank that is seen there waits."""
+    mixed_frames: ClassVar[tuple[str, ...]] = ()
+    """Functions that compute, and wait for other ranks in between. A rank that is seen there waits if it is idle."""
+    joins_uneven: ClassVar[bool] = False
+    """True if ranks without more batches can take part in what the others do (`uneven="join"`)."""
+    ranks_leave: bool = False
+    """Set it, in `on_start` at the latest, if ranks that return let go of the others (`WorkerState.leave_peers`), so
+    that those get an error instead of waiting. Otherwise the frames above show which ranks wait."""
 
     def environment(self, backend_config: BackendConfig) -> dict[str, str]:
         """Variables that every worker must have before it imports anything; those that the user has set stay as set."""
@@ -86,6 +101,19 @@ class WorkerState:
         if state is not None:
             state.close()
 
+    @classmethod
+    def leave_all(cls) -> None:
+        """This worker's train function has returned. What goes wrong here is shown in the worker's output."""
+        for state in list(WorkerState._kept.values()):
+            try:
+                state.leave_peers()
+            except Exception:
+                traceback.print_exc()
+
+    def leave_peers(self) -> None:
+        """This rank's train function has returned, while others may still run: let go of them, so that a rank that
+        waits for this one gets an error at once. What this rank has sent before must still arrive."""
+
     def close(self) -> None:
         """Give back what the object holds."""
 
@@ -107,3 +135,13 @@ class BackendConfig:
     def notes(self, world_size: int) -> list[str]:
         """What the user must know about a run with this many workers; shown once, when the run begins."""
         return []
+
+
+def check_threads(backend: type[Backend], world_size: int, engine: Engine) -> None:
+    """Reject several workers in one process, where they could not form the process group of a framework."""
+    if world_size > 1 and engine.capabilities.in_driver_process and backend is not Backend and not backend.in_threads:
+        raise ConfigError(
+            f"engine={engine.name!r} runs workers as threads of this process, and {backend.__name__} connects "
+            f"processes: it can run one worker here, not {world_size}. Use num_workers=1, or engine='local': "
+            "breakpoint() in any rank opens in this terminal there, too."
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -14,6 +16,7 @@ from paceline.air.errors import StorageError
 from paceline.run.retention import KeptCheckpoint
 from paceline.storage import commit as storage_commit
 from paceline.storage.mirror import Mirror
+from paceline.storage.outage import outlast
 from paceline.storage.run_dir import RunDir
 
 COMMITS, STORE, _TRASH = "commits", "store", "trash"
@@ -97,7 +100,7 @@ class Uploads:
         self._run_dir = run_dir
         self._mirror = mirror
         self._pool = pool
-        self._given_up = False
+        self._given_up = threading.Event()
         self._unfinished: dict[int, tuple[Future[None], Future[None]]] = {}
         """By number, the commit and the upload; those that failed among them."""
 
@@ -113,12 +116,15 @@ class Uploads:
     def _upload(self, number: int, stored: Future[None], is_there: bool) -> None:
         stored.result()
         if not is_there:
-            self._mirror.push_checkpoint(number)
-        self.push_state()
+            self._outlast_outages(partial(self._mirror.push_checkpoint, number))
+        self._outlast_outages(self.push_state)
+
+    def _outlast_outages(self, operation: Callable[[], None]) -> None:
+        outlast(operation, self._mirror.lease.patience_s, self._given_up)
 
     def push_state(self) -> None:
         """Upload what is new in the journal, and what is written beside it."""
-        if not self._given_up:  # afterwards the store may belong to another driver
+        if not self._given_up.is_set():  # afterwards the store may belong to another driver
             self._mirror.push_state()
 
     def forget(self, number: int) -> None:
@@ -127,7 +133,7 @@ class Uploads:
 
     def give_up(self) -> None:
         """What is under way never becomes a checkpoint there."""
-        self._given_up = True
+        self._given_up.set()
         self._mirror.give_up_uploads()
 
     def problems(self) -> list[str]:
@@ -161,6 +167,7 @@ class Deletions:
         self._warn = warn
         self._here: dict[int, Future[None]] = {}
         self._remotely: dict[int, Future[None]] = {}
+        self._has_warned = False
 
     def discard(self, number: int) -> None:
         """Delete a checkpoint on this disk."""
@@ -181,12 +188,18 @@ class Deletions:
     def look_after(self, *, again: bool = True) -> None:
         """Warn of what could not be deleted, and begin once more with it."""
         for number, error in _failed(self._here):
-            if isinstance(error, _TrashLeftError):
-                self._warn(f"{error.trash.name} could not be deleted and is tried again later: {error.reason}")
-                if again:
-                    self._here[number] = self._pool.submit(partial(_delete, error.trash), _TRASH)
-            else:
-                self._warn(f"checkpoint {number} could not be deleted: {error}")
+            trash = error.trash if isinstance(error, _TrashLeftError) else None
+            if not self._has_warned:
+                self._has_warned = True
+                name = (trash or self._run_dir.checkpoint(number)).name
+                self._warn(
+                    f"{name} is no longer kept and could not be deleted: {error}. This is tried again with each "
+                    "checkpoint, and when the run is restored. Further deletions that fail are not reported."
+                )
+            if again and trash is not None:
+                self._here[number] = self._pool.submit(partial(_delete, trash), _TRASH)
+            elif again and getattr(error, "errno", None) != errno.ENOENT:
+                self.discard(number)  # no newer checkpoint can have its name while it is there
         for number, error in _failed(self._remotely):
             later = "tried again later" if again else "removed when the run is restored"
             self._warn(f"checkpoint {number} could not be deleted remotely and is {later}: {error}")
@@ -207,9 +220,8 @@ class _TrashLeftError(Exception):
     """What was renamed and could not be removed, and why."""
 
     def __init__(self, trash: Path, reason: OSError) -> None:
-        super().__init__(trash, reason)
+        super().__init__(str(reason))
         self.trash = trash
-        self.reason = reason
 
 
 def _delete(trash: Path) -> None:

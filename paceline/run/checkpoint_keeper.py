@@ -25,6 +25,7 @@ from paceline.air.attachment import Attachment
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError, CheckpointNotFoundError, StorageError
+from paceline.air.faults import fault_point
 from paceline.air.manifest import verify
 from paceline.air.settings import plain_config
 from paceline.run.checkpoint_background import COMMITS, STORE, CheckpointBackground, Commit
@@ -148,6 +149,7 @@ class CheckpointKeeper:
         target.commit(kept.number, attempt, staged, data)
         self.journal.append(_record_of(kept, attempt), finite=False)
         self.journal.sync()
+        fault_point("checkpoint_committed", path=self.run_dir.checkpoint(kept.number), step=kept.iteration)
 
     def wait_for_commits(self) -> None:
         """Wait until what is being committed is on this disk, or has failed; for any thread."""
@@ -268,6 +270,11 @@ class CheckpointKeeper:
             reply(rank, CheckpointFiles(None, kept=[(each.number, _plain_row(each)) for each in kept]), ())
         else:
             self.target.received(rank, message, attachments, reply)
+
+    @property
+    def damaged(self) -> list[str]:
+        """The names of the checkpoints that this driver has set aside."""
+        return list(self._damaged)
 
     def newest_valid(self) -> KeptCheckpoint | None:
         """The newest checkpoint whose content matches its manifest; damaged ones are set aside."""

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from paceline.air.checks import near_miss
 from paceline.air.resources import usable_cores
 
 if TYPE_CHECKING:
+    from paceline.air.timing import BatchClock
     from paceline.data.ingest.prepared import Parcel, PreparedDataset, RankState
     from paceline.data.ingest.request import Ingest
     from paceline.engine.base import WorkerGroup
@@ -177,7 +179,7 @@ class DataPositions:
         return merge_states([known.get(rank) for rank in range(self._world_size)], self._split)
 
 
-def open_shards(packed: Parcel, setup: SessionSetup) -> dict[str, Any]:
+def open_shards(packed: Parcel, setup: SessionSetup, clock: BatchClock | None = None) -> dict[str, Any]:
     """Dataset name -> DataIterator of this rank."""
     from paceline.data.ingest.prepared import state_for
     from paceline.data.iterator import DataIterator
@@ -186,9 +188,29 @@ def open_shards(packed: Parcel, setup: SessionSetup) -> dict[str, Any]:
     shards = {}
     for name, dataset in packed.unpack().items():
         shard = DataIterator(dataset, setup.world_rank, setup.world_size, threads)
+        shard.clock = clock
         stored = (setup.data_state or {}).get(name)
         state = None if stored is None else state_for(stored, setup.world_rank, setup.world_size)
         if state is not None:
             shard.load_state_dict(state)
         shards[name] = shard
     return shards
+
+
+def chosen_shard(shards: Mapping[str, Any], name: str | None, warn: Callable[[str], None]) -> Any:
+    """What get_dataset_shard(name) gives a rank that has these; None, with a warning, for a name that is not there."""
+    if not shards:
+        warn("get_dataset_shard() is None: the trainer was given no datasets=.")
+    if name is None:
+        if len(shards) > 1:
+            raise RuntimeError(
+                f"There are several datasets ({', '.join(sorted(shards))}): pass the name of one to "
+                "get_dataset_shard()."
+            )
+        return next(iter(shards.values()), None)
+    if shards and name not in shards:
+        known = sorted(shards)
+        answer = near_miss(name, known) if isinstance(name, str) else ""
+        meant = f" {answer[2:].capitalize()}" if answer.startswith(": did") else ""
+        warn(f"get_dataset_shard({name!r}) is None: the trainer was given the datasets {known}.{meant}")
+    return shards.get(name)

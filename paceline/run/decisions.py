@@ -6,6 +6,7 @@ history; of what they say the strongest counts: Stop, then Restart, then Wait, t
 
 from __future__ import annotations
 
+import signal
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from paceline.run.checkpoint_keeper import CheckpointKeeper
     from paceline.run.spec import RunSpec
     from paceline.run.stoppers import Stopper
+
+PREEMPTION_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+"""What batch systems and clouds send before they take a machine away."""
 
 INTERRUPT_WAIT_S = 30.0
 """How long a run that was asked to stop waits for its ranks to reach their next report."""
@@ -179,15 +183,24 @@ class StopRequest(Decider):
     wanted: bool = False
     interrupted: bool = False
     """It is the driver that ends, not the training, which can be continued."""
+    preempted: bool = False
+    """The search that the run belongs to got a signal that means a preemption."""
     signal: int | None = None
     asked_by: str = ""
     """Who asked from outside for the same as a signal does."""
+    asked_in_debugger: bool = False
+    """The user did, who knows."""
     within_s: float = INTERRUPT_WAIT_S
     """Ranks that do not report in this time are ended without."""
 
     @property
     def pending(self) -> bool:
         return self.wanted or self.signal is not None
+
+    @property
+    def preempts(self) -> bool:
+        """Ranks that ask are to save before they stop."""
+        return self.preempted or self.signal in PREEMPTION_SIGNALS
 
     @property
     def status(self) -> Status:

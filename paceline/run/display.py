@@ -11,6 +11,8 @@ import os
 import shlex
 import sys
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from paceline.air.cells import in_notebook
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.air.html import Markup
 
 PLAIN_INTERVAL_S = 5.0
+MOST_HELD = 1_000
 Line = tuple[str, str]
 """A line and its style."""
 
@@ -202,11 +205,43 @@ class Display:
     def show_next(self) -> None:
         """Show the next news at once."""
 
+    def suspend(self) -> None:
+        """Somebody else uses the terminal for a while: a picture goes. Nothing else is called before `resume`."""
+
+    def resume(self) -> None:
+        """The terminal is free again."""
+
     def stop(self) -> None:
         """What follows are closing words; a picture goes."""
 
     def close(self) -> None:
         """Leave the terminal as it was. Called last, whatever happened; may be called twice."""
+
+
+class HeldDisplay(Display):
+    """Stands for a display that is suspended, and remembers what it would have said: the newest lines of it."""
+
+    def __init__(self, suspended: Display) -> None:
+        self.suspended = suspended
+        self.speaks, self.is_terminal, self.draws_curves = True, suspended.is_terminal, suspended.draws_curves
+        self._held: deque[tuple[Callable[..., None], tuple[str, ...]]] = deque(maxlen=MOST_HELD)
+        suspended.suspend()
+
+    def say(self, text: str, style: str = "") -> None:
+        self._held.append((self.suspended.say, (text, style)))
+
+    def detail(self, text: str) -> None:
+        self._held.append((self.suspended.detail, (text,)))
+
+    def output(self, prefix: str, text: str) -> None:
+        self._held.append((self.suspended.output, (prefix, text)))
+
+    def released(self) -> Display:
+        """The display itself, which has said all of it."""
+        self.suspended.resume()
+        for call, arguments in self._held:
+            call(*arguments)
+        return self.suspended
 
 
 class PlainDisplay(Display):
@@ -251,6 +286,9 @@ class PlainDisplay(Display):
     def end_line(self) -> None:
         """Somebody else writes next."""
         self._writer.write(self._prefixer.end_line())
+
+    def suspend(self) -> None:
+        self.end_line()
 
     def show_next(self) -> None:
         if self._detailed:

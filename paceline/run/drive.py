@@ -1,7 +1,8 @@
 """The only loop: steps a run, or a search, to its end, and turns its ending into a return or an exception.
 
 Ctrl-C, SIGTERM and SIGHUP: the first signal asks for a graceful stop, the second ends everything at once. While
-workers are being started there is nothing to stop gracefully: the signal interrupts.
+workers are being started there is nothing to stop gracefully: the signal interrupts. SIGUSR1 announces a SIGTERM: it
+asks for the same, as often as it comes. While a line is typed in the debugger, Ctrl-C is the debugger's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.air.errors import interruption
+from paceline.air.failure_screen import use_one_screen
+from paceline.run.debug_terminal import desk
 from paceline.run.shield import shield
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from paceline.run.run import Run
 
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
+_ANNOUNCES_ANOTHER = getattr(signal, "SIGUSR1", None)
 
 
 class Interruptible(Protocol):
@@ -63,6 +67,7 @@ def drive(run: Run, raise_on_error: bool = True) -> Result:
     result = run.result
     assert result is not None
     if result.error is not None and raise_on_error:
+        use_one_screen()
         raise result.error
     return result
 
@@ -87,7 +92,12 @@ def step_to_end(driven: Driven) -> None:
     if driven.stopped_by_signal == signal.SIGINT:
         raise _interrupted(driven.result)
     if driven.stopped_by_signal is not None:
-        raise SystemExit(128 + driven.stopped_by_signal)
+        raise SystemExit(_exit_code(driven.stopped_by_signal))
+
+
+def _exit_code(number: int) -> int:
+    """That of a process which the signal ends; SIGUSR1 stands for the SIGTERM that would follow."""
+    return 128 + (signal.SIGTERM if number == _ANNOUNCES_ANOTHER else number)
 
 
 def _interrupted(result: Any) -> KeyboardInterrupt:
@@ -106,7 +116,7 @@ def handled(run: Interruptible) -> Iterator[None]:
     """Route signals to the run. Only the main thread may do this; elsewhere signals stay as they are.
 
     A signal that is ignored (SIGHUP under nohup) stays ignored, and handlers of the user's
-    own for SIGTERM or SIGHUP are left in place.
+    own for SIGTERM, SIGHUP or SIGUSR1 are left in place.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -115,10 +125,12 @@ def handled(run: Interruptible) -> Iterator[None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal received
-        received += 1
+        if number == signal.SIGINT and desk.interrupted():
+            return
+        received += number != _ANNOUNCES_ANOTHER
         if run.starting or received > 1:
-            shield.interrupt(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
-        else:
+            shield.interrupt(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(_exit_code(number)))
+        elif received == 0 or number != _ANNOUNCES_ANOTHER:
             run.request_stop(number)
 
     previous = {}

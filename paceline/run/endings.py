@@ -1,6 +1,6 @@
 """What a run has reached, and how it ends: failures that are retried or not, the result, the last record.
 
-What follows from a failure is a pure decision; only the run acts on it.
+What follows from a failure is decided in failure_policy.py; only the run acts on it.
 """
 
 from __future__ import annotations
@@ -8,77 +8,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from paceline.air.config import FailureConfig
 from paceline.air.constants import TIME_TOTAL_S, TRAINING_ITERATION
-from paceline.air.errors import AttemptFailure, ConfigError, TrainingFailedError, WorkerFailure
+from paceline.air.errors import AttemptFailure, ConfigError, FailureKind, TrainingFailedError, WorkerFailure
 from paceline.air.metrics import number_in, reported
 from paceline.air.result import Result, Status
-from paceline.air.words import counted
 from paceline.engine.failures import ENGINE_LOST
 from paceline.run import root_cause
+from paceline.run.alignment import Alignment
 from paceline.run.attempt import pickled_task
 from paceline.run.decisions import Change
+from paceline.run.failure_policy import GiveUp, Retry, decide_retry, is_charged
 from paceline.run.found_runs import restore_line
 from paceline.run.history import with_metrics_of
 from paceline.run.opening import OpenRun
+from paceline.run.raised_error import training_failed
 from paceline.run.records import AttemptFailed, Ended, Reached
 from paceline.run.retention import KeptCheckpoint
 from paceline.run.run_summary import add_checkpoints
 from paceline.run.spec import RunSpec
 from paceline.storage.files import write_durably
 
-_NEVER_RETRIED = frozenset({"startup", "storage"})
-"""A worker that cannot start or a full disk fails the next time too: retrying hides it."""
-
-_LONGEST_DELAY_S = 60.0
 _MOST_WARNINGS, _LONGEST_WARNING = 50, 4000
 """Of those that the last record repeats: it is read whenever a run is listed."""
-
-
-@dataclass(frozen=True)
-class Retry:
-    """Start another attempt after `delay_s` seconds."""
-
-    delay_s: float
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """Raise; `reason` says why no (further) retry was made."""
-
-    reason: str
-
-
-def decide_retry(config: FailureConfig, failures: Sequence[AttemptFailure], without_progress: int) -> Retry | GiveUp:
-    """The decision after the last of `failures`.
-
-    `without_progress` counts the attempts in a row, the last one included, that ended
-    without a new checkpoint. The first retry is immediate: most failures are not the
-    program's own. What keeps failing at the same place is tried ever more slowly.
-    """
-    cause = failures[-1].root_cause
-    if cause.exception_type == ENGINE_LOST:
-        return GiveUp("there is nothing left to start workers on")
-    if cause.kind in _NEVER_RETRIED:
-        return GiveUp(f"a {cause.kind} failure is not retried")
-    if config.max_failures >= 0 and len(failures) > config.max_failures:
-        retries = config.max_failures
-        if retries == 0:
-            return GiveUp("max_failures is 0")
-        return GiveUp(
-            "the only retry (max_failures=1) is used up" if retries == 1 else f"all {retries} retries are used up"
-        )
-    limit = config.max_attempts_without_progress
-    if limit is not None and without_progress >= limit:
-        return GiveUp(f"{counted(without_progress, 'attempt')} in a row made no progress")
-    if without_progress <= 1:
-        return Retry(0.0)
-    return Retry(min(2.0 ** (without_progress - 2), _LONGEST_DELAY_S))
 
 
 class ReachedSoFar:
@@ -90,15 +46,22 @@ class ReachedSoFar:
         self.is_changed = False
         """The run continues by another spec than it began with."""
         self.attempts = parts.files.attempts_so_far
+        self.world_size = parts.files.records.world_size if parts.files.records else 0
+        """Of the last attempt; 0 before the first one."""
         self.index = parts.files.last_row
         """The row at which the last attempt ended."""
         self.rank_metrics: dict[int, dict[str, Any]] = {}
+        self.steps: dict[int, int] = {}
+        """The last report of each rank in the last attempt; empty if it did not come up."""
+        self._start_index = 0
+        self._reporting: set[int] = set()
+        """The ranks that have ever reported."""
+        self._furthest = parts.files.last_row
+        """The highest report that every rank of some attempt has reached."""
         self._parts = parts
         self._failures: list[AttemptFailure] = []
         self._end: Ended | None = None
         """As it was written down."""
-        self._without_progress = 0
-        """Failed attempts in a row that brought no new checkpoint."""
         self._newest_before: KeptCheckpoint | None = None
         """The newest checkpoint when the last attempt started: another one is progress."""
         self._taken_over: tuple[int, Mapping[str, Any]] | None = None
@@ -113,6 +76,16 @@ class ReachedSoFar:
         self.attempts += 1
         self._newest_before = keeper.newest
 
+    def came_up(self, world_size: int) -> None:
+        """Its workers are there. An elastic run tells the user how many there are."""
+        if self.spec.scaling.is_elastic and world_size != self.world_size:
+            self._parts.observers.resized(world_size, self.world_size)
+        self.world_size = world_size
+
+    def did_not_start(self) -> None:
+        """There was no room for it after all."""
+        self.attempts -= 1
+
     def change(self, change: Change) -> None:
         """Make a change between two attempts."""
         change.take_over(self._parts.keeper, self.index)
@@ -125,14 +98,30 @@ class ReachedSoFar:
     def failed(self, failures: Sequence[WorkerFailure]) -> Retry | GiveUp:
         """Write a failed attempt down, and decide whether there is another one."""
         keeper, backend = self._parts.keeper, self.spec.backend_config.backend_cls
-        self._failures.append(root_cause.attempt_failure(keeper.attempt, failures, backend))
-        cause = self._failures[-1].root_cause
-        made_progress = keeper.newest is not self._newest_before
-        self._without_progress = 1 if made_progress else self._without_progress + 1
+        failure = root_cause.attempt_failure(keeper.attempt, failures, backend, self.steps)
+        cause = failure.root_cause
+        made_progress = self._came_further() or keeper.newest is not self._newest_before
+        self._failures.append(replace(failure, is_charged=is_charged(cause.kind), made_progress=made_progress))
         self._parts.write_down(_failure_record(self._failures[-1]))
         if cause.kind == "startup" and cause.exception_type == ENGINE_LOST:
             self.attempts -= 1  # It found the engine gone: nothing was attempted.
-        return decide_retry(self.spec.run_config.failure_config, self._failures, self._without_progress)
+        return decide_retry(self.spec.run_config.failure_config, self._failures)
+
+    def _came_further(self) -> bool:
+        """Whether the ranks that report have all passed the highest report of the attempts before.
+
+        Some ranks may never report. One that did so before counts: another may be a report ahead of it.
+        """
+        self._reporting.update(rank for rank, step in self.steps.items() if step > self._start_index)
+        reached = min((step for rank, step in self.steps.items() if rank in self._reporting), default=0)
+        came_further = reached > self._furthest
+        self._furthest = max(reached, self._furthest)
+        return came_further
+
+    @property
+    def last_kind(self) -> FailureKind:
+        """Of the last failure."""
+        return self._failures[-1].root_cause.kind
 
     @property
     def last_cause(self) -> str:
@@ -146,9 +135,8 @@ class ReachedSoFar:
         again = self._how_to_continue()
         last_line = f"\n\nTo continue: {again}" if again else ""  # where people look first
         message = root_cause.describe(self._failures, reason) + last_line
-        error = TrainingFailedError(message, failures=tuple(self._failures))
+        error = training_failed(message, self._failures)
         error.brief = root_cause.describe(self._failures, reason, with_traceback=False) + last_line
-        error.__cause__ = root_cause.cause_exception(self._failures[-1].root_cause)
         return error
 
     def _how_to_continue(self) -> str:
@@ -158,6 +146,12 @@ class ReachedSoFar:
             return ""
         place = str(files.run_dir.root) if files.mirror is None else files.mirror.filesystem.label
         return restore_line(self.spec.trainer_name, place, self.spec.again)
+
+    def workers_ended(self, alignment: Alignment | None) -> None:
+        """Take over where the ranks of an attempt were; None if it did not come up."""
+        self.rank_metrics = alignment.metrics if alignment is not None else {}
+        self.steps = dict(enumerate(alignment.last_index)) if alignment is not None else {}
+        self._start_index = alignment.start_index if alignment is not None else 0
 
     def read_back(self) -> None:
         """The last row and metrics that survive, for an attempt that reported nothing itself."""
@@ -195,6 +189,7 @@ class ReachedSoFar:
             iteration=number_in(row, TRAINING_ITERATION),
             time_total_s=float(number_in(row, TIME_TOTAL_S)),
             attempts=self.attempts,
+            world_size=self.world_size,
             metrics=reported(row),
             error=self.last_cause if self._failures else records.last_cause if records else "",
         )
@@ -254,5 +249,6 @@ def _failure_record(failure: AttemptFailure) -> AttemptFailed:
         cause=cause.kind,
         message=cause.message,
         traceback=cause.traceback,
+        charged=failure.is_charged,
         time=time.time(),
     )

@@ -30,6 +30,7 @@ from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, RunRe
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
+from paceline.run.timing import NOT_MEASURED
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import MANIFEST_NAME, RunDir, resolve_storage
@@ -57,16 +58,26 @@ class JournalHistory:
     def last_row(self) -> dict[str, Any] | None:
         return next(iter(deque(self.rows(), maxlen=1)), None)
 
+    def longest_gap_s(self) -> float:
+        """The longest time between two reports of a rank, in any attempt."""
+        longest, last = 0.0, dict[tuple[int, int], float]()
+        for record in FORMAT.read(self._path):
+            if isinstance(record, Row):
+                rank = (record.attempt, record.rank)
+                longest = max(longest, record.elapsed - last.get(rank, record.elapsed))
+                last[rank] = record.elapsed
+        return longest
+
     def last_rank_metrics(self) -> dict[int, dict[str, Any]]:
         """The newest metrics of each rank of the last attempt."""
         by_rank, world_size = self._by_rank()
         return {rank: by_rank[rank][-1].metrics for rank in range(world_size) if by_rank.get(rank)}
 
     def rank_rows(self) -> list[dict[str, Any]]:
-        """Every rank's own metrics, one row per rank and report."""
+        """Every rank's own metrics, one row per rank and report, and where its time went."""
         rows = [row for rows in self._by_rank()[0].values() for row in rows]
         rows.sort(key=lambda row: (row.index, row.rank))
-        return [{"training_iteration": row.index, "rank": row.rank, **row.metrics} for row in rows]
+        return [_rank_row(row) for row in rows]
 
     def _by_rank(self) -> tuple[dict[int, list[Row]], int]:
         """(the surviving rows of each rank, how many ranks the last attempt had)"""
@@ -81,6 +92,14 @@ class JournalHistory:
                     while rows and rows[-1].index > record.start_index:
                         rows.pop()
         return surviving, world_size
+
+
+def _rank_row(row: Row) -> dict[str, Any]:
+    """A metric that the user has given the name of a time stays as it is."""
+    shown = {"training_iteration": row.index, "rank": row.rank, **row.metrics}
+    for name, value in (row.times.per_step() if row.times is not None else NOT_MEASURED).items():
+        shown.setdefault(name, value)
+    return shown
 
 
 def surviving_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -15,6 +15,8 @@ from paceline.run.display import Display, GuardedWriter, Line, Picture, cell_wid
 from paceline.run.shield import shield
 
 DRAW_INTERVAL_S = 0.125
+RESUME_AFTER_S = 0.5
+"""When a picture comes back: whoever used the terminal may want it again at once."""
 _LONGEST_LINE = 2000
 """Characters shown of one line of worker output; the log file has all of it."""
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -162,7 +164,6 @@ class LiveDisplay(Display):
     def start(self, picture: Picture, first_after_s: float = 0.0) -> None:
         with shield:
             self._picture = picture
-            self._redirect()
             self._draw()
 
     def say(self, text: str, style: str = "") -> None:
@@ -181,6 +182,14 @@ class LiveDisplay(Display):
     def redraw(self) -> None:
         self.refresh()
 
+    def suspend(self) -> None:
+        with shield:
+            self._screen.draw([])
+            self._give_back()
+
+    def resume(self) -> None:
+        self._next_draw_at = time.monotonic() + RESUME_AFTER_S
+
     def stop(self) -> None:
         with shield:
             if self._picture is not None:
@@ -193,6 +202,7 @@ class LiveDisplay(Display):
 
     def _draw(self) -> None:
         if self._picture is not None:
+            self._redirect()
             width, height = self._screen.size
             self._screen.draw(self._picture.frame(width, height - 1))
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.run.worker_logs import Moved
 from paceline.storage.files import PRIVATE_FILE_MODE, write_all
 
 LOOK_EVERY_S = 0.1
@@ -106,22 +107,27 @@ class LogTimes:
             with contextlib.suppress(OSError):
                 _append(self._times[rank], _NOTE.pack(max(0, self._sizes[rank]), mark))
 
-    def truncated(self, rank: int, size: int) -> None:
-        """A log that is paused is empty now, and its older file has that size. Called where the log was moved, at once:
+    def truncated(self, rank: int, moved: Moved) -> None:
+        """A log that is paused is empty now, and its end is in the older file. Called where the log was moved, at once:
         who reads the log meanwhile must not take it for one that has not been moved."""
-        path = self._times[rank]
+        path, older = self._times[rank], self._older_times[rank]
         self._sizes[rank] = 0
         with contextlib.suppress(OSError):
+            end = moved.dropped + moved.size
+            _append(path, _NOTE.pack(end, time.time()) + _NOTE.pack(end, _MOVING))
             notes = read_times(path) or Times()
-            _append(path, _NOTE.pack(size, time.time()) + _NOTE.pack(size, _MOVING))
             temporary = path.with_name(f".{path.name}.tmp")
-            _start_anew(temporary, notes.base + size)
+            _start_anew(temporary, notes.base + end)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._older_times[rank])
-            os.link(path, self._older_times[rank])
+                os.unlink(older)
+            if moved.dropped:
+                _start_anew(older, notes.base + moved.dropped)
+                _append(older, notes.after(moved.dropped))
+            else:
+                os.link(path, older)
             os.replace(temporary, path)  # the notes are there at any time
 
-    def resume(self, moved: Mapping[int, int]) -> None:
+    def resume(self, moved: Mapping[int, Moved]) -> None:
         """Look at all logs again; `moved` are those that are empty now."""
         self._mark(self._paused - moved.keys(), _SETTLED)
         self._paused.clear()
@@ -172,6 +178,11 @@ class Times:
         """When what ends at an offset of the file was there; None if that was not noted."""
         found = bisect.bisect_left(self.sizes, end)
         return self.walls[found] if found < len(self.walls) else None
+
+    def after(self, start: int) -> bytes:
+        """The notes about what stands behind an offset, for a file that begins there."""
+        pairs = zip(self.sizes, self.walls, strict=True)
+        return b"".join(_NOTE.pack(size - start, wall) for size, wall in pairs if size > start)
 
     def offset_at(self, wall: float) -> int:
         """How long the file was, at least, just before a time."""

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from paceline.run.debug_messages import ForConsole, FromConsole
+from paceline.run.timing import StepTimes
+
 MOST_IN_FLIGHT = 2
 """Background checkpoints that may wait to be committed before report() waits for one of them."""
 
@@ -49,6 +52,8 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Where the rank is in each of its datasets."""
     with_checkpoint: bool = False
     """The call had a checkpoint, whether or not this rank's files are kept."""
+    times: StepTimes | None = None
+    """Of the steps that ended since the rank's last report that had them."""
 
 
 class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -88,6 +93,25 @@ class Meeting(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What rank 0 sends to the others."""
 
 
+class Question(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A rank asks whether to save, or whether the run is preempted, and waits for the driver's answer."""
+
+    number: int
+    """How often the rank has asked this: the n-th question of all ranks is one question."""
+    of_preemption: bool = False
+    """The call was preempted(), not should_checkpoint()."""
+    saving_s: float = 0.0
+    """How long checkpoints have kept the rank's loop from its work so far ..."""
+    asking_s: float = 0.0
+    """... and how long it has waited for answers to questions."""
+
+
+class Terminated(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The rank's process got a signal that asks it to end."""
+
+    signal: int
+
+
 class CheckpointPiece(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A part of a file of a checkpoint, for a driver whose disk the rank does not see; the content is attached."""
 
@@ -122,7 +146,9 @@ class Printed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 ForTarget = CheckpointPiece | CheckpointWanted | Printed
 """What ranks that do not see the driver's disk say to the run's CheckpointTarget."""
+ForPreemption = Question | Terminated
 FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Meeting | Finished
+AnyFromWorker = FromWorker | ForTarget | ForPreemption | ForConsole
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -153,6 +179,25 @@ class Met(msgspec.Struct, frozen=True, tag=True, array_like=True):
     stop: bool = False
 
 
+class Notice(msgspec.Struct, frozen=True, array_like=True):
+    """Of a preemption."""
+
+    reason: str
+    deadline: float
+    """By the driver's wall clock."""
+
+
+class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The answer to a Question."""
+
+    number: int
+    of_preemption: bool = False
+    is_due: bool = False
+    """Save now."""
+    notice: Notice | None = None
+    """The run is preempted: from here on every report waits for its decision."""
+
+
 class CheckpointFile(msgspec.Struct, frozen=True, array_like=True):
     """One of a checkpoint's files, or an empty directory."""
 
@@ -174,7 +219,7 @@ class CheckpointFiles(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Why the files cannot be listed."""
 
 
-ToWorker = CheckpointFiles | Acknowledged | Answer | Hold | Met
+ToWorker = CheckpointFiles | Acknowledged | Answer | Hold | Met | Told | FromConsole
 
 
 class SharedPathSetup(msgspec.Struct, frozen=True, tag=True):
@@ -232,6 +277,10 @@ class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
     trial_dir: bytes
     """Only its name, if the rank does not see the driver's disk: it gets a directory of its own by that name."""
     experiment_name: str
+    is_elastic: bool = False
+    """The number of workers may change between attempts."""
+    previous_world_size: int | None = None
+    """Of the attempt that saved the checkpoint to continue from."""
     resources: TrialResources | None = None
     metadata: dict[str, Any]
     attempt: int
@@ -262,11 +311,15 @@ class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints are numbered by iteration, beginning after this one; None: they are counted."""
     output_files: tuple[str, str] | None = None
     """In the trial's directory, where rank 0 copies what it prints."""
+    in_search: bool = False
+    """It is a trial of a search, in which breakpoint() is rejected."""
+    post_mortem: bool = False
+    """The debugger opens when the train function raises."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_from_worker = msgspec.msgpack.Decoder(FromWorker | ForTarget).decode
+decode_from_worker = msgspec.msgpack.Decoder(AnyFromWorker).decode
 decode_setup = msgspec.msgpack.Decoder(SessionSetup).decode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

@@ -17,7 +17,10 @@ from paceline.run.callbacks import CallbackList
 from paceline.run.history import JournalHistory
 from paceline.run.log_times import LogTimes
 from paceline.run.loggers import default_loggers
+from paceline.run.records import RankUse
+from paceline.run.resume_notice import Notice
 from paceline.run.spec import Trial
+from paceline.run.timing import StepTimes
 from paceline.run.worker_logs import LogFollower, LogRotation, LogWatcher, older_log
 from paceline.storage.run_dir import RunDir
 
@@ -30,6 +33,9 @@ class RankState:
     iteration: int
     """How far it has reported."""
     state: Literal["running", "ended", "failed"]
+    times: StepTimes | None = None
+    """Of its last steps."""
+    use: RankUse | None = None
 
 
 class Progress:
@@ -40,8 +46,11 @@ class Progress:
         """The next row gets a line of its own, so that what workers printed before must be shown before it."""
         return False
 
-    def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
-        """The run begins: its workers are to be started."""
+    def started(self, trial: Trial, run_dir: Path | str, world_size: int | tuple[int, int]) -> None:
+        """The run begins: its workers are to be started; of an elastic run, the least and the most."""
+
+    def resized(self, world_size: int, before: int) -> None:
+        """The next attempt of an elastic run has another number of workers than the one before; 0 if there was none."""
 
     def reopened(self, trial: Trial, run_dir: Path | str) -> None:
         """The run had finished before: only its result is shown again."""
@@ -69,6 +78,12 @@ class Progress:
 
     def tick(self) -> None:
         """Time has passed. Called now and then while nothing else happens."""
+
+    def suspend(self) -> None:
+        """The user's terminal is needed for a debugger: show nothing until `resume`, and then what was missed."""
+
+    def resume(self) -> None:
+        """The terminal is free again."""
 
     def finished(self, result: Result) -> None:
         """The run has ended, well or not."""
@@ -118,7 +133,7 @@ class Observers:
     def started(
         self,
         notes: list[str],
-        world_size: int,
+        world_size: int | tuple[int, int],
         logs: Mapping[int, Path],
         *,
         continues: bool,
@@ -147,10 +162,21 @@ class Observers:
         if self.last_row is None:
             self.trial.last_result = first_row
 
-    def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:
+    def resized(self, world_size: int, before: int) -> None:
+        """Another attempt of an elastic run has started, with another number of workers."""
+        self._progress.resized(world_size, before)
+
+    def explain(self, notice: Notice) -> None:
+        """Where an attempt begins, why there, and what differs."""
+        for line in notice.lines:
+            self._progress.note(line)
+        if notice.versions_differ:
+            self.warn(notice.warning)
+        elif notice.warning:
+            self._progress.warning(notice.warning)
+
+    def attempt_resumed(self, index: int, history: JournalHistory) -> None:
         """Workers take up the work after `index`: rows beyond it are superseded."""
-        source = "without a checkpoint" if checkpoint is None else f"from checkpoint_{checkpoint:06d}"
-        self._progress.note(f"{self.trial} continues after iteration {index}, {source}")
         self._callbacks.rewind(self.trial, index, history.rows_from)
         self._callbacks.on_trial_restore(index, self.trial)
 
@@ -199,6 +225,14 @@ class Observers:
             for text in self._callbacks.take_warnings():
                 self.warn(text)
 
+    def suspend_display(self) -> None:
+        """The user's terminal is needed for a debugger. What workers have printed so far is shown before."""
+        self._show_output(everything=True)
+        self._progress.suspend()
+
+    def resume_display(self) -> None:
+        self._progress.resume()
+
     def write_out(self) -> None:
         """The loggers' files are complete: nobody comes back to a run whose journal says that it has ended."""
         self.catch_up()
@@ -239,7 +273,9 @@ class Observers:
         """Give back files and the terminal; after `finished`, or instead of it when something broke."""
         self._close_loggers(failed=True)
         self._progress.close()
-        if self._rotation is not None:
+        if self._rotation is not None:  # what was printed since the last look may be longer than the limit
+            self._rotation.wait()
+            self._rotation.look(at_once=True)
             self._rotation.wait()
         if self._times is not None:
             self._times.close()

@@ -21,24 +21,31 @@ from paceline.air.constants import TIME_TOTAL_S
 from paceline.air.errors import RestoreError
 from paceline.air.manifest import seal
 from paceline.air.metrics import number_in
-from paceline.air.settings import fingerprint, plain_config
+from paceline.air.settings import plain_config
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.choose import announcement
 from paceline.engine.serialization import Pickled
 from paceline.run import run_files
 from paceline.run.attempt import Attempt, SetupOfGroup, StartPoint, pickled_task
+from paceline.run.backend import check_threads
+from paceline.run.checkpoint_budget import CheckpointBudget
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.data import RunData
+from paceline.run.debug_terminal import debug_notes
 from paceline.run.decisions import AllDeciders, Decider, Donor, StopperDecider, StopRequest
 from paceline.run.history import JournalHistory, RowFiller, lost_rows, missing_rows
 from paceline.run.messages import SessionSetup, TrialResources
 from paceline.run.observers import Observers
+from paceline.run.preemption import LoopAsks
 from paceline.run.rank_target import packed_in_memory
 from paceline.run.records import VERSION, Record
+from paceline.run.resume_notice import Circumstances, notice_for
 from paceline.run.retention import KeptCheckpoint
 from paceline.run.run_files import RunFiles
+from paceline.run.sizing import workers_of
 from paceline.run.spec import RunSpec, Trial
 from paceline.run.stoppers import make_stopper
+from paceline.storage.outage import OUTAGE_SECONDS
 
 if TYPE_CHECKING:
     from paceline.storage.files import SharedSync
@@ -112,6 +119,7 @@ class OpenRun:
     """Wait for the disk when something was written down; otherwise somebody else sees to it."""
     is_alone: bool
     """Everything happens in the thread of the run; otherwise workers are started in another one."""
+    loop_asks: LoopAsks
     pid: int = field(default_factory=os.getpid)
     is_closed: bool = False
     broken_off: bool = False
@@ -119,6 +127,8 @@ class OpenRun:
     store_wait_s: float | None = None
     """How long a remote store may take at the end; None: as long as it needs."""
     _given: StartPoint | None = None
+    _last_size: int | None = None
+    """How many workers the last attempt of this driver had."""
 
     def write_down(self, record: Record) -> None:
         """It survives from here on: this process, and the machine as soon as the disk has it."""
@@ -130,14 +140,14 @@ class OpenRun:
 
     def announce(self, spec: RunSpec, engine: Engine) -> None:
         """Tell the observers that the run begins, or is taken up again."""
-        size, has_logs = spec.world_size, not engine.capabilities.in_driver_process
-        logs = {rank: self.files.run_dir.log(rank) for rank in range(size)} if has_logs else {}
-        notes = [*self.files.notes, *spec.backend_config.notes(size)]
+        size, has_logs = spec.scaling.num_workers or 1, not engine.capabilities.in_driver_process
+        logs = {rank: self.files.run_dir.log(rank) for rank in range(spec.max_workers)} if has_logs else {}
+        notes = [*self.files.notes, *spec.backend_config.notes(spec.max_workers)]
         self.observers.engine_chosen(announcement(engine, spec.run_config.engine))
         had_finished = self.files.ended_as == "finished"
         self.observers.started(notes, size, logs, continues=bool(self.files.records), had_finished=had_finished)
         if not had_finished:
-            self.warn(*self.data.notes)
+            self.warn(*self.data.notes, *debug_notes(spec.run_config.debug))
 
     def start_point(self, spec: RunSpec) -> StartPoint:
         """After the run's own newest checkpoint, else with the one that the user gave."""
@@ -148,11 +158,13 @@ class OpenRun:
             self._given = _from_given_checkpoint(spec.resume_from)
         return self._given
 
-    def prepare_attempt(self, spec: RunSpec, engine: Engine, stop: StopRequest) -> tuple[Attempt, SetupOfGroup]:
+    def prepare_attempt(
+        self, spec: RunSpec, size: int, engine: Engine, stop: StopRequest
+    ) -> tuple[Attempt, SetupOfGroup]:
         """The next attempt, and what its sessions are told. After a `stop` it no longer waits for room."""
-        start = self.start_point(spec)
+        start, number = self.start_point(spec), self.keeper.attempt
         notify = self.warn if self.is_alone else self.keeper.warnings.append
-        attempt = Attempt(self.keeper.attempt, spec, engine, self.files.run_dir, start, notify, lambda: stop.pending)
+        attempt = Attempt(number, spec, size, engine, self.files.run_dir, start, notify, lambda: stop.pending)
         return attempt, partial(self._session_setup, spec, start)
 
     def _session_setup(self, spec: RunSpec, start: StartPoint, group: WorkerGroup) -> SessionSetup:
@@ -160,7 +172,7 @@ class OpenRun:
         self.data.check_seen(group)
         keeper, trial = self.keeper, self.observers.trial
         config = spec.run_config.checkpoint_config
-        factory = spec.scaling.as_placement_group_factory()
+        factory = spec.scaling.with_workers(group.world_size).as_placement_group_factory()
         path, uri = start.path, start.uri
         # Where there is a remote store, workers elsewhere upload to it: the driver would have to do it after them.
         target = keeper.choose_target(group.shares_directory and (keeper.mirror is None or _all_here(group)))
@@ -173,6 +185,8 @@ class OpenRun:
             trial_id=trial.trial_id,
             trial_dir=os.fsencode(trial.local_path if group.shares_directory else os.path.basename(trial.local_path)),
             experiment_name=trial.experiment_name,
+            is_elastic=spec.scaling.is_elastic,
+            previous_world_size=self._last_size if start.in_memory and start.index else workers_of(start.path),
             resources=TrialResources.of(factory.bundles, factory.strategy),
             metadata=dict(spec.metadata),
             attempt=keeper.attempt,
@@ -190,26 +204,33 @@ class OpenRun:
             keep_all_ranks=config.keep_all_ranks,
             score_attribute=config.checkpoint_score_attribute,
             output_files=spec.run_config.output_files,
+            in_search=spec.place is not None,
+            post_mortem=spec.run_config.debug == "post_mortem",
             data_state=self.data.usable_state(start.data, keeper.warnings.append) if start.data else None,
         )
 
     def announce_attempt(self, attempt: Attempt, spec: RunSpec, *, is_changed: bool) -> RowFiller:
         """Write down that workers are at work, and tell the observers; what the rows are completed by."""
         record = attempt.record()
+        self._last_size = attempt.world_size
         if self.files.records or is_changed:  # the config may be another than the header's
             record.config = plain_config(spec.config)
         if self.files.records:
             record.version = VERSION
-        if self.files.records and spec.place is None:
-            record.code = fingerprint(spec.code)
+        now = Circumstances.now(spec, self.data, attempt.world_size) if spec.place is None else None
+        if now is not None:
+            now.note_in(record, with_code=self.files.records is not None)
         self.write_down(record)
         if attempt.number > 0 and self.files.mirror is not None:
             # If it is lost with this machine, the next one must not go by the same number.
             self.keeper.background.share_journal()
         filler = RowFiller(self.files.identity, spec.config, record)
         self.observers.attempt_started(filler.first())
+        trial = str(self.observers.trial)
+        if (notice := notice_for(attempt, spec, self.files, trial, self.keeper.damaged, now)) is not None:
+            self.observers.explain(notice)
         if attempt.number > 0 or self.files.records:
-            self.observers.attempt_resumed(record.start_index, record.checkpoint, self.history)
+            self.observers.attempt_resumed(record.start_index, self.history)
         return filler
 
     def warn(self, *texts: str) -> None:
@@ -298,11 +319,12 @@ def _number_offset(spec: RunSpec, keeper: CheckpointKeeper) -> int:
 def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequest) -> OpenRun:
     """Prepare the datasets, pickle the train function and open the run's files. What cannot work is refused here,
     before anything is started."""
+    check_threads(spec.backend_config.backend_cls, spec.max_workers, engine)
     if not engine.capabilities.chooses_nodes and (text := spec.scaling.accelerator_warning()):
         warn_at_users_line(text)
     if spec.scaling._max_cpu_fraction_per_node is not None:
         warn_at_users_line("_max_cpu_fraction_per_node has no effect: workers may take all CPUs of a node.")
-    data = embedding.data or (RunData.prepared(spec.ingest, spec.world_size) if spec.ingest else RunData())
+    data = embedding.data or (RunData.prepared(spec.ingest, spec.max_workers) if spec.ingest else RunData())
     task = pickled_task(spec, data.packed, data.preprocessor)
     files = (
         run_files.reopen(spec, embedding.shared_sync, engine.name)
@@ -318,7 +340,9 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
         files.close()
         raise
     syncs, is_alone = embedding.shared_sync is None, embedding.in_background is at_once
-    return OpenRun(data, task, files, keeper, observers, decider, history, syncs, is_alone)
+    overhead = spec.run_config.checkpoint_config.max_overhead
+    asks = LoopAsks(budget=None if overhead is None else CheckpointBudget(overhead))
+    return OpenRun(data, task, files, keeper, observers, decider, history, syncs, is_alone, asks)
 
 
 def _deciders(spec: RunSpec, embedding: Embedding, files: RunFiles) -> list[Decider]:
@@ -339,6 +363,8 @@ def _keeper(spec: RunSpec, files: RunFiles, engine: Engine) -> CheckpointKeeper:
         wake=engine.wake,
     )
     keeper.warnings += files.warnings
+    if files.mirror is not None and spec.run_config.checkpoint_config.async_save:
+        files.mirror.lease.patience_s = OUTAGE_SECONDS
     if files.records:
         if files.kept_in_memory and files.ended_as != "finished":
             raise RestoreError(

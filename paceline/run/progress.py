@@ -15,7 +15,17 @@ from paceline.air.words import counted, printable
 from paceline.air.words import duration_text as duration_text
 from paceline.air.words import value_text as value_text
 from paceline.run.curves import Curves
-from paceline.run.display import Display, Line, cell_width, clipped, clipped_inside, mention_page, padded, wrapped
+from paceline.run.display import (
+    Display,
+    HeldDisplay,
+    Line,
+    cell_width,
+    clipped,
+    clipped_inside,
+    mention_page,
+    padded,
+    wrapped,
+)
 from paceline.run.observers import Progress, RankState
 
 if TYPE_CHECKING:
@@ -39,7 +49,7 @@ class ShownProgress(Progress):
         self._row: Mapping[str, Any] = {}
         self._name = ""
         self._run_dir = ""
-        self._world_size = 0
+        self._world_size: int | tuple[int, int] = 0
         self._attempt = 1
         self._checkpoint = ""
         self._started_at = time.monotonic()
@@ -49,7 +59,7 @@ class ShownProgress(Progress):
         self._ask_workers: Callable[[], list[RankState]] = list
         self._last_lines: dict[int, str] = {}
 
-    def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
+    def started(self, trial: Trial, run_dir: Path | str, world_size: int | tuple[int, int]) -> None:
         self._name = str(trial)
         self._run_dir = str(run_dir)
         self._world_size = world_size
@@ -57,6 +67,11 @@ class ShownProgress(Progress):
         self._display.say(f"{self._name}: starting {workers_text(world_size)}, files in {run_dir}", "bold")
         mention_page(self._display, os.path.dirname(os.path.dirname(trial.path)))
         self._display.start(self)
+
+    def resized(self, world_size: int, before: int) -> None:
+        self._world_size = world_size
+        since = f"; before, there were {before}" if before else ""
+        self._display.say(f"{self._name}: {workers_text(world_size)} now{since}")
 
     def reopened(self, trial: Trial, run_dir: Path | str) -> None:
         self._name = str(trial)
@@ -99,7 +114,16 @@ class ShownProgress(Progress):
     def tick(self) -> None:
         self._display.redraw()
 
+    def suspend(self) -> None:
+        if not isinstance(self._display, HeldDisplay):
+            self._display = HeldDisplay(self._display)
+
+    def resume(self) -> None:
+        if isinstance(self._display, HeldDisplay):
+            self._display = self._display.released()
+
     def finished(self, result: Result) -> None:
+        self.resume()
         self._display.stop()
         self._took_s = took = number_in(result.metrics, TIME_TOTAL_S) if self._had_finished else self._elapsed_s()
         self._ended = result
@@ -109,6 +133,7 @@ class ShownProgress(Progress):
         self._display.say("\n".join(rest))
 
     def close(self) -> None:
+        self.resume()
         self._display.close()
 
     # -- the picture ----------------------------------------------------------------------
@@ -201,5 +226,5 @@ def reported_metrics(row: Mapping[str, Any]) -> dict[str, Any]:
     return flattened(reported(row))
 
 
-def workers_text(world_size: int) -> str:
-    return counted(world_size, "worker")
+def workers_text(world_size: int | tuple[int, int]) -> str:
+    return counted(world_size, "worker") if isinstance(world_size, int) else "{} to {} workers".format(*world_size)

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.air import html
 from paceline.air.metrics import flattened, reported
 from paceline.air.result import Result
-from paceline.air.words import counted
+from paceline.air.words import brief_text, counted, size_text
 from paceline.run.curves import Curves
 from paceline.run.observers import RankState
 
@@ -79,14 +79,26 @@ def _ranks(view: RunView) -> html.Markup:
             rank.rank,
             html.coloured(rank.state, _COLOURS[rank.state]) if rank.state in _COLOURS else rank.state,
             f"{rank.iteration:,}",
+            *_measured(rank),
             html.short(view.last_lines.get(rank.rank, ""), _LONGEST_LINE),
         )
         for rank in ranks
     ]
     if len(view.ranks) > _RANKS:
         others = counted(len(view.ranks) - _RANKS, "more worker", "more workers")
-        rows.append(("…", html.muted(f"and {others}, further ahead"), "", ""))
-    return html.table(["rank", "worker", "iteration", "last output"], rows, right=[2])
+        rows.append(("…", html.muted(f"and {others}, further ahead"), *[""] * 6))
+    return html.table(
+        ["rank", "worker", "iteration", "step", "data wait", "CPU", "memory", "last output"],
+        rows,
+        right=[2, 3, 4, 5, 6],
+    )
+
+
+def _measured(rank: RankState) -> tuple[str, str, str, str]:
+    """What is not known is left empty."""
+    times, use = rank.times, rank.use
+    step = (brief_text(times.step_s), f"{times.data_s / times.step_s:.0%}") if times and times.step_us else ("", "")
+    return (*step, *((f"{use.cpu:.0%}", size_text(use.memory)) if use else ("", "")))
 
 
 def _end(view: RunView) -> html.Markup:

@@ -19,6 +19,7 @@ from paceline.air.errors import RestoreError, RunNotFoundError
 from paceline.air.result import Status
 from paceline.air.settings import restored
 from paceline.run.spec import TrialIdentity
+from paceline.run.timing import StepTimes
 from paceline.storage.record_format import RecordFormat
 from paceline.storage.run_dir import RunDir
 
@@ -87,6 +88,10 @@ class AttemptStarted(Struct, tag_field="kind", tag="attempt", kw_only=True):
     """Where it may be another than in the header; None if it is not plain data."""
     code: dict[str, Any] | UnsetType | None = UNSET
     """The fingerprint of the code that a continued run was continued with."""
+    versions: dict[str, str] | UnsetType = UNSET
+    """Of Python, paceline and frameworks; a search does not write them for its trials."""
+    data: dict[str, Any] | UnsetType = UNSET
+    """Rows and blocks of the datasets, by name."""
     version: int | UnsetType = UNSET
     """Said by the attempts of a continued run: an earlier version may have begun the journal."""
 
@@ -102,6 +107,27 @@ class Row(Struct, tag_field="kind", tag="row", kw_only=True, omit_defaults=True)
     metrics: dict[str, Any]
     reduced: dict[str, Any] | None = None
     """Of rank 0, where values were put together over ranks: the metrics with these."""
+    times: StepTimes | None = None
+    """Of the rank's steps since its last row that has them. Earlier versions did not write it."""
+
+
+class RankUse(Struct, frozen=True, array_like=True):
+    """What one rank uses: its process, and what that has started."""
+
+    rank: int
+    cpu: float
+    """Cores, on average since the record before this one. 1.0 is one busy core."""
+    memory: int
+    """Resident bytes; what processes share counts for each of them."""
+    processes: int = 1
+
+
+class RanksUsed(Struct, tag_field="kind", tag="usage", kw_only=True):
+    """What the ranks use of their machines, now and then."""
+
+    attempt: int
+    time: float
+    ranks: list[RankUse]
 
 
 class CheckpointCommitted(Struct, tag_field="kind", tag="checkpoint", kw_only=True):
@@ -134,6 +160,8 @@ class AttemptFailed(Struct, tag_field="kind", tag="failure", kw_only=True):
     cause: str = ""
     message: str = ""
     traceback: str = ""
+    charged: bool = True
+    """Whether it counted towards max_failures."""
     time: float = 0.0
     """Journals of earlier versions do not say it."""
 
@@ -149,6 +177,8 @@ class Reached(Struct, kw_only=True):
     """Usually a count; but a `training_iteration` that the user reports wins, and may be any number."""
     time_total_s: float = 0.0
     attempts: int = 0
+    world_size: int = 0
+    """Of the last attempt; 0 if it is not known."""
     metrics: dict[str, Any] = {}
     """Of the last row: what the user reported."""
     best: dict[str, Any] = {}
@@ -173,7 +203,7 @@ class Ended(Struct, tag_field="kind", tag="end", kw_only=True):
     """What the user was warned of. Earlier versions did not write it."""
 
 
-Record = Header | AttemptStarted | Row | CheckpointCommitted | CheckpointRetired | AttemptFailed | Ended
+Record = Header | AttemptStarted | Row | RanksUsed | CheckpointCommitted | CheckpointRetired | AttemptFailed | Ended
 
 FORMAT: RecordFormat[Record] = RecordFormat(Record, VERSION)
 ROW = "row"
@@ -208,6 +238,11 @@ class RunRecords:
     def attempts(self) -> int:
         """How many times workers were started."""
         return 1 + max((record.attempt for record in self if isinstance(record, AttemptStarted)), default=-1)
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the last attempt had; 0 if there was none."""
+        return next((record.world_size for record in reversed(self._records) if isinstance(record, AttemptStarted)), 0)
 
     @property
     def last_end(self) -> Ended | None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.errors import CheckpointError, FailureKind, MetricError, StorageError
-from paceline.run.alignment import Alignment, Answers, Meetings, left_out, reduce_metrics
+from paceline.run.alignment import Alignment, Meetings, left_out, reduce_metrics
+from paceline.run.answers import Answers
 from paceline.run.checkpoint_background import Commit
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, Decider, Decision
@@ -32,6 +33,8 @@ from paceline.run.messages import (
 )
 from paceline.run.observers import Observers
 from paceline.run.records import Row
+from paceline.run.stragglers import Stragglers
+from paceline.run.timing import StepTimes
 from paceline.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -91,6 +94,8 @@ class ReportFlow:
         self.alignment = alignment
         self.to_ranks = Answers(alignment, keeper.newest.number if keeper.newest else None)
         self.problem: AttemptProblem | None = None
+        self.last_times: dict[int, StepTimes] = {}
+        """What each rank has measured last of its steps."""
         self._meetings = Meetings(alignment.world_size)
         self._pending: dict[int, PendingReport] = {}
         """Reports that wait for other ranks or for their checkpoint, by index."""
@@ -102,6 +107,7 @@ class ReportFlow:
         self._observers = observers
         self._decider = decider
         self._positions = positions
+        self._stragglers = Stragglers(alignment.world_size)
         self._may_retire = False
         """A checkpoint was committed since the last answers."""
 
@@ -123,7 +129,8 @@ class ReportFlow:
                 "storage", rank, f"the checkpoint of report {message.index}: {message.message}"
             )
         elif isinstance(message, Warned):
-            self._observers.warn(message.text)
+            if message.text not in self._observers.warnings:  # each attempt says it anew
+                self._observers.warn(message.text)
         elif isinstance(message, Meeting):
             self.to_ranks.add(self._meetings.arrived(rank, message))
         else:
@@ -138,6 +145,10 @@ class ReportFlow:
 
     def _on_report(self, rank: int, report: Report, attachments: tuple[Attachment, ...]) -> None:
         self.alignment.received(rank, report)
+        if report.times is not None:
+            self.last_times[rank] = report.times
+            if (slow := self._stragglers.measured(rank, report.times)) is not None:
+                self._observers.warn(str(slow))
         if self._positions is not None:
             self._positions.note(rank, report.index, report.data, with_checkpoint=report.with_checkpoint)
         if rank != 0:
@@ -191,6 +202,8 @@ class ReportFlow:
         pending.row = self._filler.fill(report.index, metrics, report.stamp, report.elapsed)
         if report.checkpoint is None:
             pending.is_shown = True
+            if report.checkpoint_follows:
+                self.to_ranks.has_checkpoint()
             self._show(report.index, pending.row, None, pending.reduced)
         if report.checkpoint is None and not report.checkpoint_follows:
             self._conclude(pending)
@@ -207,6 +220,7 @@ class ReportFlow:
             elapsed=report.elapsed,
             metrics=report.metrics,
             reduced=reduced,
+            times=report.times,
         )
         self._journal.append(record, finite=report.finite)
 
@@ -295,6 +309,7 @@ class ReportFlow:
         self._observers.row(index, row)
         if commit is not None:
             self._announce(index, commit)
+            self.to_ranks.has_checkpoint()
         undecided = self.to_ranks.stop_index is None
         decision = self._decider.after_row(index, row, commit is not None) if undecided else CONTINUE
         self.to_ranks.decide(index, decision, reduced)

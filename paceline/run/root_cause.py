@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +16,14 @@ from paceline.air.errors import (
     AttemptFailure,
     EngineError,
     EngineLost,
-    HangError,
-    RemoteError,
-    ReportMismatchError,
+    NoRoomError,
     StartupTimeoutError,
-    StorageError,
-    WorkerDiedError,
     WorkerError,
     WorkerFailure,
 )
+from paceline.engine.base import WorkerGroup
 from paceline.engine.failures import ENGINE_LOST
+from paceline.engine.places import WorkerPlace
 from paceline.run.backend import Backend
 from paceline.run.worker_logs import older_log
 
@@ -60,15 +58,22 @@ _COLLATERAL_PHRASES = (
 
 
 def attempt_failure(
-    attempt: int, failures: Sequence[WorkerFailure], backend: type[Backend] = Backend
+    attempt: int,
+    failures: Sequence[WorkerFailure],
+    backend: type[Backend] = Backend,
+    steps: Mapping[int, int] | None = None,
 ) -> AttemptFailure:
-    """Choose the root cause: the earliest failure that is not the echo of another."""
+    """Choose the root cause: the earliest failure that is not the echo of another.
+
+    `steps` are the indices of the last reports, by rank.
+    """
     marked = [
         replace(
             failure,
             attempt=attempt,
             collateral=is_echo(failure, failures, backend),
             traceback=with_cells(failure.traceback),
+            step=(steps or {}).get(failure.rank),
         )
         for failure in failures
     ]
@@ -123,9 +128,13 @@ def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
     """Why an attempt did not come up: what was done to its workers from outside, else a failure of the start itself,
     which is not retried because it would happen again."""
     failure = error.failure if isinstance(error, WorkerError) else None
+    if failure is not None and failure.kind == "signal" and failure.signal == signal.SIGTERM:
+        return replace(failure, kind="preempted")
     if failure is not None:
         return failure if _came_from_outside(failure) else replace(failure, kind="startup")
     hint = "raise FailureConfig(start_timeout_s=...)" if isinstance(error, StartupTimeoutError) else ""
+    if isinstance(error, NoRoomError):
+        hint = "Free some room, or ask for fewer workers. FailureConfig(resource_timeout_s=None) waits without limit."
     return WorkerFailure(
         rank=0,
         kind="startup",
@@ -136,42 +145,31 @@ def startup_failure(error: EngineError | WorkerError) -> WorkerFailure:
     )
 
 
+def with_lost_nodes(
+    failures: Sequence[WorkerFailure], group: WorkerGroup | None, places: Sequence[WorkerPlace]
+) -> list[WorkerFailure]:
+    """The same failures; where a whole machine turns out to be gone, they say so. May take a few seconds."""
+    if group is None:
+        return list(failures)
+    lost: dict[str, bool] = {}
+    for failure in failures:
+        node = places[failure.rank].node.node_id
+        if failure.kind == "engine" and failure.exception_type != ENGINE_LOST and node not in lost:
+            lost[node] = group.has_lost_node(failure.rank)
+    return [
+        replace(failure, kind="node_lost", message=f"{failure.message}: its machine was lost")
+        if failure.kind == "engine" and lost.get(places[failure.rank].node.node_id)
+        else failure
+        for failure in failures
+    ]
+
+
 def _came_from_outside(failure: WorkerFailure) -> bool:
     """Killed or stopped by somebody or for its memory, or the warden or the machine was lost. A crash of its own code
     would come again."""
     if failure.kind == "signal":
         return failure.signal not in _CRASHES
-    return failure.kind in ("oom", "engine", "unresponsive")
-
-
-def cause_exception(failure: WorkerFailure) -> BaseException:
-    """The exception that `raise ... from` shows: the user's own class where it is loaded here."""
-    if failure.kind == "exception":
-        return _rebuilt(failure) or RemoteError(failure.message, failure)
-    if failure.exception_type == ENGINE_LOST:
-        return EngineLost(failure.message)
-    if failure.kind in ("hang", "unresponsive"):
-        return HangError(failure.message, failure)
-    if failure.kind == "report_mismatch":
-        return ReportMismatchError(failure.message, failure)
-    if failure.kind == "storage":
-        return StorageError(failure.message)
-    return WorkerDiedError(failure.message, failure)
-
-
-def _rebuilt(failure: WorkerFailure) -> BaseException | None:
-    """The exception built again from plain arguments; never by importing or unpickling."""
-    if failure.exception_type is None or failure.arguments is None:
-        return None
-    module_name, _, name = failure.exception_type.rpartition(".")
-    module = builtins if module_name in ("", "builtins") else sys.modules.get(module_name)
-    kind = getattr(module, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        return None
-    try:
-        return kind(*failure.arguments)
-    except Exception:  # the class wants other arguments than it stores: RemoteError stands in
-        return None
+    return failure.kind in ("oom", "engine", "node_lost", "preempted", "unresponsive")
 
 
 def describe(failures: Sequence[AttemptFailure], reason: str, *, with_traceback: bool = True) -> str:

@@ -2,20 +2,20 @@
 
 Reading order: drive.py (the only loop around a run that is alone), `Run.step`, and the methods below it in the order
 of the phases. opening.py has what a run works with, at_work.py what happens while workers work, report_flow.py what
-happens to a report, decisions.py what is decided about a run, endings.py its failures and its result.
+happens to a report, decisions.py what is decided about a run, failure_policy.py what follows from a failure,
+endings.py the result.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import time
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from paceline.air.errors import EngineError, StartCancelledError, WorkerError, WorkerFailure
+from paceline.air.errors import EngineError, NoRoomError, StartCancelledError, WorkerError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause
@@ -32,10 +32,13 @@ from paceline.run.decisions import (
     StopRequest,
     Wait,
 )
-from paceline.run.endings import GiveUp, ReachedSoFar
+from paceline.run.endings import ReachedSoFar
+from paceline.run.failure_policy import GiveUp
 from paceline.run.inbox import Answer, Inbox
 from paceline.run.opening import ALONE, Embedding, InBackground, OpenRun, open_run
+from paceline.run.phases import Phase
 from paceline.run.request_desk import RequestDesk, stacks_answer
+from paceline.run.sizing import LOOK_S, Sizing
 from paceline.run.spec import RunSpec
 
 POLL_S = 0.2
@@ -44,18 +47,6 @@ BREAK_OFF_WAIT_S = 2.0
 """How long the end of everything waits for workers that are coming up; they end by themselves afterwards."""
 STORE_WAIT_S = 10.0
 """How long a driver that was interrupted waits for a remote store to take the last state."""
-
-
-class Phase(enum.Enum):
-    """Where a run is between two steps."""
-
-    OPENED = "its files are open, and nobody knows"
-    STARTING = "an attempt is to be started"
-    LAUNCHING = "workers are coming up"
-    RUNNING = "workers are at work"
-    ENDING = "workers are going"
-    SUSPENDED = "there are no workers, and there will be again"
-    DONE = "there is a result"
 
 
 class Run:
@@ -80,6 +71,7 @@ class Run:
         self._desk = RequestDesk(self.inbox, stop) if spec.place is None else None
         """What is asked about a trial its search answers."""
         self._reached = ReachedSoFar(spec, parts)
+        self._sizing = Sizing(engine, parts.warn, is_trial=spec.place is not None)
         self._in_background = in_background
         self._attempt: Attempt | None = None
         self._at_work: AtWork | None = None
@@ -171,33 +163,52 @@ class Run:
         if delay > 0:
             time.sleep(min(delay, timeout))
             return
+        changed = self._next.change.spec if isinstance(self._next, Restart) else None
+        try:
+            size = self._sizing.next_size(changed or self._reached.spec)
+        except NoRoomError as error:
+            self._reached.starts()
+            self._ending = Ending([root_cause.startup_failure(error)])
+            self._failed(waited=False)
+            return
+        if size is None:
+            self._not_before = time.monotonic() + LOOK_S
+            return
         self._reached.starts()
         self.phase = Phase.LAUNCHING
         # Taken here: a stop while the donor's checkpoint is being copied must not release it.
         following, self._next = self._next, None
         with self._desk.answered_by_thread(self.phase.value) if self._desk else contextlib.nullcontext():
-            self._job = self._in_background(partial(self._launch, following))
+            self._job = self._in_background(partial(self._launch, following, size))
 
-    def _launch(self, following: Wait | Restart | None) -> Attempt | WorkerFailure | None:
+    def _launch(self, following: Wait | Restart | None, size: int) -> Attempt | WorkerFailure | NoRoomError | None:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread.
 
-        None if a stop was asked for while they had no room yet.
+        None if a stop was asked for while they had no room yet; NoRoomError if fewer of them may have room.
         """
         if isinstance(following, Restart):
             self._reached.change(following.change)
-        self._attempt, setup = self._parts.prepare_attempt(self._reached.spec, self.engine, self.stop)
+        self._attempt, setup = self._parts.prepare_attempt(self._reached.spec, size, self.engine, self.stop)
         try:
             self._attempt.start(self._parts.task, setup)
         except StartCancelledError:
             return None
         except (EngineError, WorkerError) as error:
+            if isinstance(error, NoRoomError) and self._reached.spec.scaling.is_elastic:
+                return error
             return root_cause.startup_failure(error)
         if self._parts.broken_off:  # meanwhile, and nobody waited for this
             self._attempt.stop(grace=0.0)
         return self._attempt
 
-    def _launched(self, attempt: Attempt | WorkerFailure | None) -> None:
+    def _launched(self, attempt: Attempt | WorkerFailure | NoRoomError | None) -> None:
         self._parts.pass_on_warnings()
+        if isinstance(attempt, NoRoomError):
+            self._sizing.not_placed()
+            self._parts.warn(*self._wind_up())
+            self._reached.did_not_start()
+            self.phase, self._not_before = Phase.STARTING, time.monotonic() + LOOK_S
+            return
         if attempt is None:
             if asked_by := self.stop.asked_by:
                 self._parts.warn(f"A stop was requested from outside, by {asked_by}: no longer waiting for room.")
@@ -208,12 +219,16 @@ class Run:
             self._end(Ending([attempt]))
             return
         spec = self._reached.spec
+        self._reached.came_up(attempt.world_size)
+        self._sizing.started(spec, attempt.world_size)
         filler = self._parts.announce_attempt(attempt, spec, is_changed=self._reached.is_changed)
         self._at_work = AtWork(attempt, spec, self._parts, self.stop, filler)
         self.phase = Phase.RUNNING
 
     def _listen(self, timeout: float) -> Decision:
         assert self._at_work is not None
+        if self._sizing.looks_for_more():
+            self._at_work.flow.to_ranks.replace_at_checkpoint(self._sizing.wants_another_size)
         decision = self._at_work.listen(self.engine, timeout)
         if isinstance(decision, Restart) or (isinstance(decision, Wait) and not decision.keeps_workers):
             self._next = decision
@@ -230,6 +245,9 @@ class Run:
 
     def _end_workers(self, attempt: Attempt, is_clean: bool) -> list[str]:
         """In the background, as what is left to be committed may wait for a slow disk."""
+        if self._ending.failures:
+            failures = root_cause.with_lost_nodes(self._ending.failures, attempt.group, attempt.places)
+            self._ending = Ending(failures)
         warnings = attempt.finish() if is_clean else attempt.stop()
         self._parts.keeper.wait_for_commits()
         return warnings
@@ -243,6 +261,7 @@ class Run:
             self._failed(waited=waits_in_report or isinstance(self._next, Wait))
             return
         self._parts.warn(*warnings, *at_work.closing_warnings())
+        self._sizing.ended()
         self._reached.index = at_work.flow.alignment.last_index[0]
         if self._next is None or self.stop.pending:
             self._finish(self.stop.status)
@@ -251,6 +270,7 @@ class Run:
 
     def _failed(self, *, waited: bool) -> None:
         decision = self._reached.failed(self._ending.failures)
+        self._sizing.failed(self._reached.last_kind, self._ending.failures)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
         self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up)
         if isinstance(decision, GiveUp):
@@ -266,9 +286,9 @@ class Run:
         attempt, at_work = self._attempt, self._at_work
         warnings = attempt.stop() if attempt is not None else []
         self._attempt = self._at_work = None
-        self._reached.rank_metrics = {}
+        self._reached.workers_ended(at_work.flow.alignment if at_work is not None else None)
         if at_work is not None:
-            self._reached.rank_metrics = at_work.flow.alignment.metrics
+            at_work.debugger.close()
             at_work.flow.settle()
         self._parts.clean_up()
         return warnings
@@ -289,14 +309,18 @@ class Run:
         """Ask for a graceful stop: every rank ends after the same report. Safe in a signal handler."""
         self.stop.signal = signal_number
 
-    def stop_gracefully(self, *, interrupted: bool = False, within_s: float = INTERRUPT_WAIT_S) -> None:
+    def stop_gracefully(
+        self, *, interrupted: bool = False, preempted: bool = False, within_s: float = INTERRUPT_WAIT_S
+    ) -> None:
         """Have every rank end after the same report, as early as possible. What was reached is the result.
 
         Workers that are coming up are stopped once they are there. `interrupted` says that the run is not over:
-        it can be continued. Ranks that do not report within `within_s` seconds are ended without.
+        it can be continued. `preempted` has ranks that ask whether to save do so before. Ranks that do not report
+        within `within_s` seconds are ended without.
         """
         self.stop.within_s = within_s
         self.stop.interrupted = self.stop.interrupted or interrupted
+        self.stop.preempted = preempted
         self.decided(Stop())
 
     def decided(self, decision: Decision) -> None:

@@ -17,7 +17,7 @@ from paceline.air.config import RunConfig
 from paceline.air.errors import ConfigError, RestoreError, StorageError
 from paceline.air.result import Status
 from paceline.air.secrets import masked, secret_paths
-from paceline.air.settings import as_json, changes, fingerprint, need_code, plain_config, stored
+from paceline.air.settings import as_json, fingerprint, need_code, plain_config, stored
 from paceline.air.words import counted
 from paceline.engine.base import Capabilities
 from paceline.engine.local import drivers
@@ -181,9 +181,9 @@ def create(spec: RunSpec, capabilities: Capabilities, shared_sync: SharedSync | 
 def _create_in_search(spec: RunSpec, place: TrialPlace, shared_sync: SharedSync | None) -> RunFiles:
     """The directory that a search chose. What an earlier driver left there before it wrote a header is removed."""
     run_dir, mirror = RunDir(place.directory), None
-    if not run_dir.create_new():
+    if not run_dir.create_new(parents=False):
         _make_room(run_dir)
-        run_dir.create_new()
+        run_dir.create_new(parents=False)
     if place.uri is not None:
         mirror = Mirror(FsspecFilesystem(place.uri, spec.run_config.storage_filesystem), run_dir)
     with _locked(run_dir, mirror) as lock:
@@ -253,7 +253,6 @@ def reopen(spec: RunSpec, shared_sync: SharedSync | None = None, engine: str | N
         with _closed_on_error(files):
             files.warnings += [*warnings, *side_files.repair(run_dir, continues=files.ended_as != "finished")]
             files.surviving = surviving_indices(run_dir)
-            files.notes += _what_has_changed(records, spec)
             for text in _what_was_not_given_again(header.settings, spec.run_config, engine):
                 if spec.run_config.verbose == 0 and spec.place is None:  # it matters, whatever is shown of the rest
                     warn_at_users_line(text)
@@ -295,17 +294,6 @@ def _what_was_not_given_again(settings: Mapping[str, Any], config: RunConfig, en
     before = settings.get("engine_object")
     if before is not None and engine not in (None, before):
         yield f"This run used engine {before!r}; it continues on {engine!r}. Pass run_config=RunConfig(engine=...)."
-
-
-def _what_has_changed(records: RunRecords, spec: RunSpec) -> list[str]:
-    """A notice of three lines at most; the user may have corrected what made the run fail."""
-    changed = changes(records.code, fingerprint(spec.code)) if records.ended_as != "finished" else ""
-    if not changed:
-        return []
-    return [
-        f"The code of this run has changed since it was last started ({changed}).\n"
-        "It continues with the code of now; restore(..., allow_changed_code=False) rejects changes."
-    ]
 
 
 @contextlib.contextmanager

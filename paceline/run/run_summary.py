@@ -82,7 +82,7 @@ def summary_from(
         trainer=header.trainer,
         status=end.status if end is not None else "running" if alive else "killed",
         alive=alive,
-        num_workers=settings["scaling_config"].get("num_workers") or 1,
+        num_workers=_workers(settings["scaling_config"].get("num_workers"), reached),
         started=started,
         ended=end.time if end is not None else None,
         reached=reached,
@@ -91,6 +91,11 @@ def summary_from(
         score_order=ranking.get("checkpoint_score_order") or "max",
         most_iterations=most_iterations(settings["run_config"].get("stop")),
     )
+
+
+def _workers(wanted: int | Sequence[int] | None, reached: Reached) -> int:
+    """Of an elastic run those that the last attempt had."""
+    return wanted or 1 if isinstance(wanted, int | None) else reached.world_size or max(wanted)
 
 
 def most_iterations(stop: Any) -> float | None:
@@ -178,6 +183,7 @@ class FollowedRun:
         reached = Reached(attempts=self._attempts, error=self._failure.in_words if self._failure is not None else "")
         add_checkpoints(reached, kept, header.checkpoint_config)
         if self._attempt is not None:
+            reached.world_size = self._attempt.world_size
             self._add_last_row(reached, self._attempt, kept)
         return reached
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from paceline.air.attachment import Attachment
-from paceline.air.checks import near_miss, warn_at_users_line
+from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
+from paceline.air.faults import fault_point, watched_point
 from paceline.air.metrics import nested_get, plain_metrics
-from paceline.air.process import fault_point
 from paceline.air.session import ReportedCheckpoint
 from paceline.run.alignment import Reduce, check_reduce
+from paceline.run.data import chosen_shard
+from paceline.run.debug_messages import DebugLine, DebugTurn, ForConsole, Pause
 from paceline.run.messages import (
     Acknowledged,
     Answer,
@@ -31,16 +34,25 @@ from paceline.run.messages import (
     Met,
     Report,
     SessionSetup,
+    Told,
     Warned,
     decode_to_worker,
     encode,
 )
+from paceline.run.questions import Questions
 from paceline.run.rank_target import fetch_start, rank_target
 from paceline.run.staging import CheckpointStager, Staged
+from paceline.run.timing import RankClock
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.preemption import Preemption
     from paceline.engine.base import WorkerChannel
+    from paceline.run.rank_debugger import RankDebugger
+
+
+CONSOLE_POLL_S = 0.1
+"""How often a thread in the debugger looks whether another one has received what it waits for."""
 
 
 class Session:
@@ -52,6 +64,8 @@ class Session:
         self.local_rank = setup.local_rank
         self.local_world_size = setup.local_world_size
         self.node_rank = setup.node_rank
+        self.is_elastic = setup.is_elastic
+        self.previous_world_size = setup.previous_world_size
         self.trial_name = setup.trial_name
         self.trial_id = setup.trial_id
         self.trial_dir = os.path.abspath(os.fsdecode(setup.trial_dir))
@@ -62,6 +76,8 @@ class Session:
         self.preprocessor: Any = None
         """Fitted by the run; goes into every checkpoint that has none of its own."""
         self.at_end: list[Callable[[bool], None]] = []
+        self.clock = RankClock()
+        self.debugger: RankDebugger | None = None
         self._setup = setup
         self._channel = channel
         if not os.path.isabs(setup.trial_dir):
@@ -74,11 +90,16 @@ class Session:
         self._met: Met | None = None
         self._files_told: tuple[CheckpointFiles, tuple[Attachment, ...]] | None = None
         self._hold = False
+        self._paused = False
+        """Another rank is in the debugger."""
+        self.from_console: deque[DebugTurn | DebugLine] = deque()
         self._stopping = False
         self._ended = False
         self._last_row: dict[str, Any] = {}
         self._warned: set[str] = set()
+        self.questions = Questions(channel.send, self._read_messages_blocking, setup.wall_offset_s)
         self._lock = threading.RLock()
+        self._fault_at_report = watched_point("report")
 
     # -- what user code calls -------------------------------------------------------------
 
@@ -102,7 +123,12 @@ class Session:
         with self._lock:
             self._check_usable()
             self._read_messages()
+            if self._paused:
+                self._stand_still()
             index = self._index + 1
+            if self._fault_at_report is not None:
+                self._fault_at_report(step=index, rank=self.world_rank)
+            times = self.clock.reporting()
             staged, follows, attachments = self._stage(checkpoint, index, plain)
             may_be_last = self._setup.decides or self._hold or plain.get(DONE) is True
             waits = bool(may_be_last or reduce or (checkpoint is not None and not follows))
@@ -121,16 +147,21 @@ class Session:
                         weights=weights,
                         data={name: shard.state_dict() for name, shard in self.shards.items()} or None,
                         with_checkpoint=checkpoint is not None,
+                        times=times,
                     )
                 ),
                 attachments,
             )
             self._index = index
             self._last_row = plain
-            if not waits:
-                self._stay_within_window()
+            answer = self._wait_for_answer(index) if waits else None
+            if self.questions.saves_since is not None:
+                self.questions.save_ends()
+            if answer is None:
+                if self._stay_within_window() or checkpoint is not None:
+                    self.clock.reported(with_checkpoint=checkpoint is not None)
                 return None
-            answer = self._wait_for_answer(index)
+            self.clock.reported(with_checkpoint=checkpoint is not None)
             if checkpoint is not None and not follows:
                 self._stager.committed(checkpoint)
             if answer.stop:
@@ -144,22 +175,39 @@ class Session:
         For loops that learn only afterwards that a row was the last one, be it because the run was stopped there.
         """
         with self._lock:
+            began = time.perf_counter()
             staged, _, attachments = self._stage(checkpoint, self._index, self._last_row)
             if staged is not None:
                 self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), attachments)
+            self.clock.waited_for_checkpoint(time.perf_counter() - began)
+            self.questions.save_ends()
 
     def meet(self, called: str, content: bytes | None = None) -> bytes | None:
         """Wait until every rank has made the same call; returns the content that rank 0 brought."""
         with self._lock:
             self._check_usable()
+            began = time.perf_counter()
             self._meetings += 1
             self._channel.send(encode(Meeting(self._meetings, called, content)))
             while self._met is None or self._met.number < self._meetings:
                 self._read_messages_blocking()
+            self.clock.waited_for_ranks(time.perf_counter() - began)
             if self._met.stop:
                 self._stopping = True
                 raise StopTraining(f"the run stopped while this rank waited in {called}")
             return self._met.content
+
+    def should_checkpoint(self) -> bool:
+        """Whether to save now; the driver has one answer to the n-th call of all ranks."""
+        with self._lock:
+            self._check_usable("should_checkpoint()")
+            return self.questions.should_checkpoint()
+
+    def preempted(self) -> Preemption | None:
+        """Why the workers have to go, and when; the driver has one answer to the n-th call of all ranks."""
+        with self._lock:
+            self._check_usable("preempted()")
+            return self.questions.preempted()
 
     def warn(self, text: str) -> None:
         """Tell the user something, in the run's output and in `result.warnings`. It is rank 0 that tells it."""
@@ -195,21 +243,7 @@ class Session:
 
     def get_dataset_shard(self, name: str | None = None) -> Any:
         """This rank's part of a dataset; None for a name that there is not."""
-        if not self.shards:
-            self._warn_once("get_dataset_shard() is None: the trainer was given no datasets=.")
-        if name is None:
-            if len(self.shards) > 1:
-                raise RuntimeError(
-                    f"There are several datasets ({', '.join(sorted(self.shards))}): pass the name of one to "
-                    "get_dataset_shard()."
-                )
-            return next(iter(self.shards.values()), None)
-        if self.shards and name not in self.shards:
-            known = sorted(self.shards)
-            answer = near_miss(name, known) if isinstance(name, str) else ""
-            meant = f" {answer[2:].capitalize()}" if answer.startswith(": did") else ""
-            self._warn_once(f"get_dataset_shard({name!r}) is None: the trainer was given the datasets {known}.{meant}")
-        return self.shards.get(name)
+        return chosen_shard(self.shards, name, self._warn_once)
 
     # -- what the worker calls ------------------------------------------------------------
 
@@ -237,6 +271,18 @@ class Session:
             self._resume = Checkpoint.from_directory(folder)
             self._setup = msgspec.structs.replace(self._setup, resume_path=os.fsencode(folder))
 
+    def tell_console(self, message: ForConsole) -> None:
+        self._channel.send(encode(message))
+
+    def look_for_console(self) -> None:
+        """Read a message, if one comes soon. Another thread may be in report(): then that thread reads them all."""
+        if self._lock.acquire(timeout=CONSOLE_POLL_S):
+            try:
+                if not self.from_console:
+                    self._handle(self._channel.receive(CONSOLE_POLL_S))
+            finally:
+                self._lock.release()
+
     def give_up(self) -> None:
         """The train function raised: what is still being written is not waited for, the error goes first."""
         self._ended = True
@@ -256,11 +302,11 @@ class Session:
         target = rank_target(self._setup, self._channel, self._ask)
         return CheckpointStager(self._setup, self._channel, target, self._began)
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, called: str = "report()") -> None:
         if self._stopping:
             raise StopTraining("the run was asked to stop")
         if self._ended:
-            raise SessionMisuseError("report() was called after the train function had returned.")
+            raise SessionMisuseError(f"{called} was called after the train function had returned.")
 
     def _check_checkpoint(self, checkpoint: Checkpoint, plain: Mapping[str, Any]) -> None:
         from paceline.air.checkpoint import Checkpoint
@@ -282,15 +328,26 @@ class Session:
     def _stage(self, checkpoint: Checkpoint | None, index: int, plain: Mapping[str, Any]) -> Staged:
         if checkpoint is None:
             return None, False, ()
+        self.questions.save_begins()
         if self.preprocessor is not None:
             checkpoint = checkpoint.with_preprocessor(self.preprocessor)
         staged = self._stager.stage(checkpoint, index, plain, self._read_messages_blocking)
         fault_point("before_report_send")
         return staged
 
-    def _stay_within_window(self) -> None:
+    def _stand_still(self) -> None:
+        began = time.perf_counter()
+        while self._paused:
+            self._read_messages_blocking()
+        self.clock.stood_still(time.perf_counter() - began)
+
+    def _stay_within_window(self) -> bool:
+        """Whether that took any waiting."""
+        waits = False
         while self._index - self._acknowledged >= self._setup.window:
             self._read_messages_blocking()
+            waits = True
+        return waits
 
     def _wait_for_answer(self, index: int) -> Answer:
         while True:
@@ -329,6 +386,13 @@ class Session:
             self._hold = True
         elif isinstance(message, Met):
             self._met = message
+        elif isinstance(message, Told):
+            self._hold = self._hold or message.notice is not None
+            self.questions.received(message)
         elif isinstance(message, CheckpointFiles):
             self._files_told = (message, self._channel.take_attachments())
+        elif isinstance(message, Pause):
+            self._paused = message.on
+        else:
+            self.from_console.append(message)
         return None

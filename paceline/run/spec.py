@@ -112,8 +112,9 @@ class RunSpec:
     """Where workers start; None: each in a directory of its own below the trial's."""
 
     @property
-    def world_size(self) -> int:
-        return self.scaling.num_workers or 1
+    def max_workers(self) -> int:
+        """How many workers an attempt can have at most. How many it has, the attempt knows."""
+        return self.scaling.max_workers or 1
 
 
 TrialStatus = Literal["PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"]

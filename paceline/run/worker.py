@@ -15,13 +15,17 @@ from io import TextIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
-from paceline.air import process
+from paceline.air import faults
 from paceline.air import session as session_slot
 from paceline.air.errors import StopTraining
+from paceline.air.rank_slot import is_in_thread
 from paceline.air.temporary import temporary_directory
+from paceline.run.backend import WorkerState
 from paceline.run.data import open_shards
-from paceline.run.messages import Finished, Printed, SessionSetup, decode_setup, encode
+from paceline.run.messages import Finished, Printed, SessionSetup, Terminated, decode_setup, encode
+from paceline.run.rank_debugger import RankDebugger, breakpoints_stop_ranks
 from paceline.run.session import Session
+from paceline.run.worker_signals import hear_signals
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -41,8 +45,14 @@ class TrainTask:
 
     def __call__(self, channel: WorkerChannel, argument: bytes) -> None:
         setup = decode_setup(argument)
-        process.role.update(rank=str(setup.world_rank), attempt=str(setup.attempt))
+        hear_signals(lambda number: channel.send(encode(Terminated(number))))
         with contextlib.ExitStack() as resources:
+            resources.callback(
+                faults.role.update, dict(faults.role)
+            )  # A rank in the driver's process is not the driver.
+            faults.role["attempt"] = str(setup.attempt)
+            if not is_in_thread():
+                faults.role["rank"] = str(setup.world_rank)
             session = Session(setup, channel, _resume_checkpoint(setup, channel))
             if setup.resume_relayed:
                 session.fetch_start(resources.enter_context(temporary_directory()) / "start")
@@ -51,15 +61,19 @@ class TrainTask:
     def _run(self, session: Session, setup: SessionSetup, channel: WorkerChannel) -> None:
         session.preprocessor = self.preprocessor
         if self.datasets is not None:
-            session.shards = open_shards(self.datasets, setup)
+            session.shards = open_shards(self.datasets, setup, session.clock)
+        debugger = session.debugger = RankDebugger(session, in_search=setup.in_search, post_mortem=setup.post_mortem)
         session_slot.install(session)
         stopped = False
         try:
-            with copied_output(_open_copy(setup, channel), setup.output_files if setup.world_rank == 0 else None):
+            faults.fault_point("train_begin")
+            copies = setup.output_files if setup.world_rank == 0 else None
+            with breakpoints_stop_ranks(), copied_output(_open_copy(setup, channel), copies):
                 self.train()
         except StopTraining:
             stopped = True
-        except BaseException:
+        except BaseException as error:
+            debugger.examine(error)
             _tell_of_end(session, failed=True)
             session.give_up()
             raise
@@ -67,6 +81,7 @@ class TrainTask:
         # The session stays installed, so that a late report() is told what is wrong.
         session.end()
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
+        WorkerState.leave_all()
 
 
 def _tell_of_end(session: Session, *, failed: bool) -> None:

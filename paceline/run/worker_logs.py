@@ -5,6 +5,9 @@ worker's own children hold its descriptor. All of them append, so what they writ
 log. What they write during the copy is copied too. If they write as fast as that, the rest is lost: a line at the end
 of the older file says how much. Only what comes in the microseconds between the last look at the size and the
 truncation is not counted.
+
+A worker may write many times the limit before the next look. Then only the end of the log is kept: the older file holds
+at most `MOST_OLDER` times the limit.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from paceline.air.constants import OLDER_LOG_SUFFIX
 from paceline.storage.files import PRIVATE_FILE_MODE, write_all
@@ -25,6 +28,15 @@ CHUNK_BYTES = 64 * 1024
 """A line longer than this comes in pieces: no worker can make the driver hold much."""
 _MOST_ROUNDS = 64
 """How many chunks of each rank are read at once where a row waits to be shown after them."""
+
+
+class Moved(NamedTuple):
+    """What became of a log that was too long: it is empty, and its end is in the older file."""
+
+    size: int
+    """Of the older file."""
+    dropped: int = 0
+    """Bytes at the beginning of the log that are in no file any more."""
 
 
 def older_log(path: Path) -> Path:
@@ -93,11 +105,11 @@ class LogFollower:
         """Leave these logs alone: their content is being moved to the older file."""
         self._paused.update(ranks)
 
-    def resume(self, moved: Mapping[int, int]) -> None:
-        """Read all logs again. `moved`: of those that are empty now, how much is in the older file."""
+    def resume(self, moved: Mapping[int, Moved]) -> None:
+        """Read all logs again. `moved` are those that are empty now."""
         self._paused.clear()
-        for rank, size in moved.items():
-            self._files[rank].moved(size)
+        for rank, what in moved.items():
+            self._files[rank].moved(what)
 
     def close(self) -> None:
         for file in self._files.values():
@@ -142,12 +154,15 @@ class _FollowedFile:
         partial, self._partial = self._partial, b""
         return self._decoder.decode(partial, final=True)
 
-    def moved(self, size: int) -> None:
-        """The first `size` bytes of the log are in the older file, and the log is empty."""
+    def moved(self, what: Moved) -> None:
+        """The content of the log, or its end, is in the older file, and the log is empty."""
+        size = what.size
         if self._older is not None:
             self._skipped += self._older_end - self._position
             self._position = 0
             self._leave_older()
+        self._skipped += max(0, what.dropped - self._position)
+        self._position = max(0, self._position - what.dropped)
         if self._position < size:
             try:
                 self._older, self._older_end = os.open(older_log(self._path), os.O_RDONLY | os.O_CLOEXEC), size
@@ -203,6 +218,8 @@ class _FollowedFile:
 
 
 LOOK_EVERY_S = 1.0
+MOST_OLDER = 2
+"""Times the limit: a log at an ordinary pace is hardly longer than the limit when it is moved."""
 AFTER_FAILURE_S = 60.0
 """When to try again after a copy that could not be written."""
 _CHUNK_BYTES = 1024 * 1024
@@ -215,7 +232,7 @@ class LogWatcher(Protocol):
 
     def pause(self, ranks: Iterable[int]) -> None: ...
 
-    def resume(self, moved: Mapping[int, int]) -> None: ...
+    def resume(self, moved: Mapping[int, Moved]) -> None: ...
 
 
 class LogRotation:
@@ -230,9 +247,9 @@ class LogRotation:
         limit: int | None,
         watchers: Sequence[LogWatcher] = (),
         warn: Callable[[str], None] | None = None,
-        truncated: Callable[[int, int], None] | None = None,
+        truncated: Callable[[int, Moved], None] | None = None,
     ) -> None:
-        """`truncated` is called in the thread, with a rank and the size of its older file."""
+        """`truncated` is called in the thread, with a rank and what became of its log."""
         self._paths = paths
         self._limit = limit
         self._watchers = watchers
@@ -240,8 +257,8 @@ class LogRotation:
         self._truncated = truncated
         self._look_at = 0.0
         self._thread: threading.Thread | None = None
-        self._copied: dict[int, int] = {}
-        """Of each rank whose log was truncated: how much of it is in the older file."""
+        self._copied: dict[int, Moved] = {}
+        """By rank, the logs that were truncated."""
         self._problem: OSError | None = None
 
     def look(self, *, at_once: bool = False) -> None:
@@ -282,15 +299,15 @@ class LogRotation:
     def _rotate(self, ranks: Iterable[int]) -> None:
         for rank in ranks:
             try:
-                self._copied[rank] = size = _move_content(self._paths[rank])
+                self._copied[rank] = moved = _move_content(self._paths[rank], MOST_OLDER * (self._limit or 0))
                 if self._truncated is not None:
-                    self._truncated(rank, size)
+                    self._truncated(rank, moved)
             except OSError as error:
                 self._problem = error  # the log stays as it is
 
 
-def _move_content(path: Path) -> int:
-    """Move what is in the file to the older one; returns the size of that.
+def _move_content(path: Path, most: int) -> Moved:
+    """Move what is in the file, or the last `most` bytes of it, to the older one.
 
     The copy has a name of its own until it is complete, so that a full disk does not cost the older file.
     """
@@ -302,11 +319,18 @@ def _move_content(path: Path) -> int:
         target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
         stack.callback(os.close, target)
         try:
-            copied = _copy(source, target, 0)
+            dropped = max(0, os.fstat(source).st_size - most)
+            copied = _copy(source, target, dropped)
             # Before the rest, so that nothing is between the last copy and the truncation.
             os.replace(temporary, older)
             for _ in range(MOST_PASSES):  # A writer that is as fast as the copy would keep it going forever.
-                before, copied = copied, _copy(source, target, copied)
+                before = copied
+                if os.fstat(source).st_size - dropped > most:  # start again, further behind
+                    dropped = os.fstat(source).st_size - most
+                    os.ftruncate(target, 0)
+                    os.lseek(target, 0, os.SEEK_SET)
+                    before = copied = dropped
+                copied = _copy(source, target, copied)
                 if copied == before:
                     break
         except OSError as error:
@@ -319,7 +343,7 @@ def _move_content(path: Path) -> int:
         if lost > 0:
             with contextlib.suppress(OSError):  # the disk is full
                 write_all(target, b"\n(%d bytes of output are lost, written while this log was moved)\n" % lost)
-        return os.fstat(target).st_size
+        return Moved(os.fstat(target).st_size, dropped)
 
 
 def _copy(source: int, target: int, start: int) -> int:

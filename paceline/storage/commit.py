@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.air.errors import CheckpointError
+from paceline.air.faults import fault_point
 from paceline.air.manifest import FileEntry, Manifest, new_hash, path_of, read_manifest, verify
-from paceline.air.process import fault_point
 from paceline.storage.files import delete_tree as _delete_tree
 from paceline.storage.files import storage_error, sync_directory, write_durably
 from paceline.storage.run_dir import MANIFEST_NAME, METADATA_NAME

@@ -19,8 +19,10 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from paceline.air.errors import StorageError
+from paceline.air.faults import fault_point
 from paceline.air.secrets import without_credentials
 from paceline.storage.fsspec_opening import open_uri
+from paceline.storage.outage import StoreAwayError
 from paceline.storage.patience import current
 
 FIRST_PAUSE_SECONDS = 0.2
@@ -321,6 +323,7 @@ class FsspecFilesystem:
         deadline = time.monotonic() + patience.total_s
         for attempt in range(1, patience.attempts + 1):
             try:
+                fault_point("store_operation")
                 return operation()
             except Exception as error:
                 if attempt == patience.attempts or time.monotonic() >= deadline or not is_transient(error):
@@ -350,7 +353,7 @@ class FsspecFilesystem:
             return RemoteFileNotFoundError(
                 errno.ENOENT, f"{text}. Check that the bucket or directory exists", self.label
             )
-        return StorageError(code, text, self.label)
+        return (StoreAwayError if is_transient(error) else StorageError)(code, text, self.label)
 
 
 class RemoteFileNotFoundError(StorageError, FileNotFoundError):

@@ -23,7 +23,8 @@ from zlib import crc32
 import msgspec
 
 from paceline.air.errors import JournalCorruptError, StorageError
-from paceline.air.process import fault_point, own_pid
+from paceline.air.faults import fault_point
+from paceline.air.process import own_pid
 from paceline.storage.files import PRIVATE_FILE_MODE, SharedSync, storage_error, sync_names, write_all
 
 _BUFFER_LIMIT = 256 * 1024
@@ -186,13 +187,24 @@ class Journal:
             self._is_dirty = False
             try:
                 os.fdatasync(self._descriptor)
-                if os.fstat(self._descriptor).st_nlink == 0:
-                    raise FileNotFoundError(2, "the file was deleted while the run was writing it")
+                self._check_is_in_place()
                 for directory in self._names:
                     sync_names(directory)
                 self._names = ()
             except OSError as error:
                 self._error = storage_error(error, self.path, "syncing the journal")
+
+    def _check_is_in_place(self) -> None:
+        """A file that was deleted, or whose disk was unmounted, takes records that nobody will ever read."""
+        ours = os.fstat(self._descriptor)
+        if ours.st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "the file was deleted while the run was writing it")
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            raise FileNotFoundError(errno.ENOENT, "the storage was unmounted or moved while the run used it") from None
+        if not os.path.samestat(ours, found):
+            raise OSError(errno.ESTALE, "another file or disk took its place while the run was writing it")
 
 
 def encode_record(record: msgspec.Struct | Mapping[str, Any], *, finite: bool = True) -> bytes:
@@ -225,11 +237,11 @@ def _shape(kind: type[msgspec.Struct]) -> tuple[dict[str, Any], dict[str, Any]]:
     return tag, {field.name: field.default if config.omit_defaults else msgspec.UNSET for field in fields}
 
 
-def _inner(value: Any) -> dict[str, Any]:
+def _inner(value: Any) -> dict[str, Any] | tuple[Any, ...]:
     """A struct within a record."""
     if not isinstance(value, msgspec.Struct):
         raise TypeError(f"{type(value).__name__} is not plain data")
-    return _as_dict(value)
+    return msgspec.structs.astuple(value) if value.__struct_config__.array_like else _as_dict(value)
 
 
 _encode_exactly = json.JSONEncoder(separators=(",", ":"), default=_inner).encode

@@ -8,6 +8,9 @@ finds a higher number than its own; what it still writes to its own file harms n
 Nobody compares the clocks of two machines. A lease expires when its file has not changed for `LEASE_SECONDS`: before
 the contender came by the store's own timestamps, from then on by the contender's clock. The holder counts from the
 moment before its last renewal and stops `LEASE_SECONDS - GIVE_UP_SECONDS` before anybody may replace it.
+
+A holder with `patience_s` does not give up then. It writes nothing while it cannot renew, and when the store answers
+again, it takes the next number as any contender would: if somebody was faster, it has lost the lease for good.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import Any
 from paceline.air.errors import RunLockedError, StorageError
 from paceline.storage.filesystem import Filesystem
 from paceline.storage.lock import describe_this_process, is_of_this_process, is_provably_dead
+from paceline.storage.outage import StoreAwayError
 
 LEASE_SECONDS = 60.0
 """A lease that was not renewed for this long may be taken over."""
@@ -48,6 +52,8 @@ class Lease:
     def __init__(self, filesystem: Filesystem, folder: str = "lease") -> None:
         self._filesystem = filesystem
         self._folder = folder
+        self.patience_s = 0.0
+        """For how long after GIVE_UP_SECONDS the holder waits for a store that is out of reach."""
         self._pid = os.getpid()
         self._number = 0
         """0: never acquired."""
@@ -128,27 +134,53 @@ class Lease:
         """Show others that the holder is alive. Called every RENEW_SECONDS by a thread of the lease."""
         with self._writing:
             self.raise_if_lost()
+            if self.has_lapsed:
+                self._take_next()
+                return
             began = now()
             self._holder["renewals"] += 1
             self._filesystem.write_text(self._name(self._number), json.dumps(self._holder))
             self._require_newest()
-            self.raise_if_lost()  # too late is never made good: somebody may be about to take over
+            self._raise_if_lapsed()  # too late is never made good: somebody may be about to take over
             self._renewed_at, self._why_not = began, ""
+
+    def _take_next(self) -> None:
+        """Nobody else has the lease, as far as is known here: take it like somebody who comes anew."""
+        began, text, name = now(), json.dumps(self._holder), self._name(self._number + 1)
+        # A put whose answer got lost is sent again and then finds its own file.
+        if not self._filesystem.create_exclusive(name, text) and self._read(self._number + 1) != text:
+            self._lose(f"{_named(self._read(self._number + 1))} has taken over")
+            self.raise_if_lost()
+        self._number += 1
+        self._require_newest()
+        self._renewed_at, self._why_not = began, ""
+        with contextlib.suppress(StorageError):  # the next holder tries again
+            self._filesystem.delete(self._name(self._number - 1))
 
     def check(self) -> None:
         """Raise StorageError unless this driver holds the lease, as the store says. Call it before each commit."""
         if not self._number:
             return
-        self.raise_if_lost()
+        self._raise_if_lapsed()
         self._require_newest()
-        self.raise_if_lost()  # asking may have taken long
+        self._raise_if_lapsed()  # asking may have taken long
+
+    @property
+    def has_lapsed(self) -> bool:
+        """It was not renewed for so long that somebody else may be about to take it."""
+        return bool(self._number) and now() - self._renewed_at > GIVE_UP_SECONDS
+
+    def _raise_if_lapsed(self) -> None:
+        self.raise_if_lost()
+        if self.has_lapsed:
+            raise StoreAwayError(f"{self._filesystem.label} is out of reach: {self._why_not or 'it did not answer'}")
 
     def raise_if_lost(self) -> None:
         """Raise StorageError if this driver may not write any more, as far as is known here."""
         if not self._number:
             return
         silent = now() - self._renewed_at
-        if not self._lost and silent > GIVE_UP_SECONDS:
+        if not self._lost and silent > GIVE_UP_SECONDS + self.patience_s:
             reason = self._why_not or "the store did not answer, or this process was stopped"
             self._lose(f"the lease could not be renewed for {silent:.0f} s: {reason}")
         if not self._lost and self._released.is_set():

@@ -151,9 +151,13 @@ class RunDir:
         make_private_dirs(self.root)
         make_private_dirs(self.logs_dir)
 
-    def create_new(self) -> bool:
-        """Make the directory unless something of that name is there: True for exactly one of several callers."""
-        make_private_dirs(self.root.parent, on_disk=True)
+    def create_new(self, *, parents: bool = True) -> bool:
+        """Make the directory unless something of that name is there: True for exactly one of several callers.
+
+        With parents=False the directory above it must be there: one that is gone was deleted or unmounted.
+        """
+        if parents:
+            make_private_dirs(self.root.parent, on_disk=True)
         try:
             os.mkdir(self.root, PRIVATE_DIR_MODE)
         except FileExistsError:

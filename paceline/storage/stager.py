@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.errors import CheckpointError, StorageError
+from paceline.air.faults import fault_point, watched_point
 from paceline.air.manifest import FileEntry, Manifest, is_inside, is_manifest, manifest_name, new_hash
-from paceline.air.process import fault_point
 from paceline.storage.files import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,
@@ -61,6 +61,7 @@ class Stager:
         self._syncs = BackgroundPool("paceline-sync", _SYNC_THREADS)
         self._unsynced = threading.BoundedSemaphore(_UNSYNCED_FILES)
         self._sync_error: OSError | None = None
+        self._fault_at_write = watched_point("stage_write")
         fault_point("before_stage_create")
         try:
             # Not its parents: if the run's directory is gone (deleted, unmounted), a new empty one must not replace it.
@@ -206,6 +207,8 @@ class Stager:
             os.rename(file.path, path)
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
+                if self._fault_at_write is not None:
+                    self._fault_at_write(size=file.size)
                 start_writeback(descriptor, 0, 0)
                 hasher, size = new_hash(), 0
                 buffer = bytearray(min(_CHUNK, file.size + 1))
@@ -284,6 +287,8 @@ class _HashingFile(io.RawIOBase):
         self._hash.update(view)
         self.size += len(view)
         try:
+            if self._stager._fault_at_write is not None:
+                self._stager._fault_at_write(size=len(view))
             write_all(self._descriptor, view)
         except OSError as error:
             raise self._stager._failed(error, self._stager.directory / self.file_name) from error

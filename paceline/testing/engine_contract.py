@@ -44,9 +44,10 @@ from paceline.testing.engine_tools import (
     placement_in,
     run_task,
 )
+from paceline.testing.engine_usage import UsageContract
 
 
-class EngineContract(MessagesContract, EndingsContract):
+class EngineContract(MessagesContract, EndingsContract, UsageContract):
     """Subclasses supply the `engine` fixture."""
 
     def test_resources_name_cpus_and_gpus(self, engine: Engine) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from paceline.air.errors import WorkerDiedError, WorkerError
-from paceline.air.process import FAULT_VARIABLE
+from paceline.air.faults import FAULT_VARIABLE
 from paceline.engine.base import (
     Engine,
     Event,

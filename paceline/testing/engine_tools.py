@@ -121,6 +121,9 @@ class EngineTests:
     ends_detached = True
     """False if processes that a worker has started in a session of their own outlive the group."""
 
+    shows_usage = True
+    """False if `WorkerGroup.usage` returns nothing: then `hang_timeout_s="auto"` only warns."""
+
     @pytest.fixture
     def group(self, engine: Engine, tmp_path: Path) -> Iterator[WorkerGroup]:
         group = engine.start_group(placement_in(tmp_path, self.max_workers))

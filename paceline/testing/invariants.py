@@ -10,7 +10,8 @@ manifests, hashes, the journal and the process table are read here independently
 4. the error names what was injected, and the rest as its consequence
 5. fit() came back by itself (the timeout of the test is the bound)
 6. there were exactly as many attempts as the failures and the budget allow
-7. nothing half-made is left, and no checkpoint that nobody keeps
+7. nothing half-made is left, no checkpoint that nobody keeps, and not a megabyte in files that a run does not have
+8. no secret of the configuration, the environment or a URI is in a file of the run or in the error
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import fnmatch
 import json
 import os
 import socket
+import traceback
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -35,6 +37,30 @@ SECONDS_TO_GO = 10.0
 
 LEFTOVERS = (".checkpoint_*.tmp-*", ".trash-*", "*.tmp", "*.partial")
 
+KNOWN = (
+    "journal.jsonl",
+    "result.json",
+    "progress.csv",
+    "params.json",
+    "error.txt",
+    "lock",
+    "origin",
+    "stdout",
+    "stderr",
+    "events.out.tfevents.*",
+    "logs/*",
+    "trackers/*",
+    "rank_*/*",
+    "*.corrupt*",
+)
+"""What a trial directory has besides checkpoints. The working directories of the ranks belong to the user."""
+
+SPARE_BYTES = 1 << 20
+"""What may be there that nobody has thought of."""
+
+CANARY = "canary-3f81c2d07e"
+"""A secret of every fault test: in its configuration and in its environment."""
+
 
 def check_run(
     trial_dir: str | Path,
@@ -46,12 +72,14 @@ def check_run(
     cause: Mapping[str, object] | None = None,
     processes: Iterable[Process] = (),
     swept: bool = True,
+    secrets: Iterable[str] = (),
 ) -> None:
     """Assert the invariants of a run that has ended.
 
     `iterations` is the N of the surviving rows, `attempts` how many there must have been, `cause`
     the fields of the root cause. `processes` are ones known to belong to the run (of a driver that
-    was killed). `swept=False` allows leftovers: nobody lived to remove them.
+    was killed). `swept=False` allows leftovers: nobody lived to remove them. `secrets` are texts that must
+    not be found anywhere, in addition to `CANARY`.
     """
     trial_dir = Path(trial_dir)
     if error is not None and result is None:
@@ -68,6 +96,8 @@ def check_run(
         check_attempts(trial_dir, result, attempts)
     if swept:
         check_clean(trial_dir, result)
+        check_bytes(trial_dir)
+    check_secrets(trial_dir, error, {CANARY, *secrets})
 
 
 # -- 1: processes -------------------------------------------------------------------------
@@ -278,3 +308,62 @@ def check_clean(trial_dir: Path, result: Result | None) -> None:
     present = {path.name for path in trial_dir.glob("checkpoint_*") if path.suffix != ".corrupt"}
     foreign = {name for name in kept if not (trial_dir / name).exists()}
     assert present == kept - foreign, f"on disk are {sorted(present)}, kept are {sorted(kept)}"
+
+
+def check_bytes(trial_dir: Path) -> None:
+    """What the directory weighs is what its checkpoints, its journal and the other known files weigh."""
+    total, accounted, strange = 0, 0, []
+    weights = {path: _manifest_bytes(path) for path in committed_checkpoints(trial_dir)}
+    for path in _files_below(trial_dir):
+        size, name = path.lstat().st_size, path.relative_to(trial_dir)
+        total += size
+        if trial_dir / name.parts[0] in weights:
+            continue
+        if any(fnmatch.fnmatch(str(name), pattern) for pattern in KNOWN):
+            accounted += size
+        else:
+            strange.append((size, str(name)))
+    unaccounted = total - accounted - sum(weights.values())
+    largest = ", ".join(f"{name} ({size:,} bytes)" for size, name in sorted(strange, reverse=True)[:5])
+    assert abs(unaccounted) <= SPARE_BYTES, f"{unaccounted:,} bytes in {trial_dir} belong to nothing: {largest}"
+
+
+def _manifest_bytes(checkpoint: Path) -> int:
+    manifest = checkpoint / "MANIFEST.json"
+    files = json.loads(manifest.read_text())["files"]
+    return manifest.stat().st_size + sum(int(facts["size"]) for facts in files.values())
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            yield Path(folder, name)
+
+
+# -- 8: secrets ---------------------------------------------------------------------------
+
+
+def check_secrets(trial_dir: Path, error: BaseException | None, secrets: Iterable[str]) -> None:
+    """None of the texts is in a file of the run, in the name of one, or in what the error says."""
+    wanted = [secret.encode() for secret in secrets]
+    for path in _files_below(trial_dir):
+        name = os.fsencode(path.relative_to(trial_dir))
+        found = [secret for secret in wanted if secret in name or _contains(path, secret)]
+        assert not found, f"{path} has the secret {found[0].decode()}"
+    if error is not None:
+        told = "".join(traceback.format_exception(error)).encode() + repr(error).encode()
+        found = [secret for secret in wanted if secret in told]
+        assert not found, f"the error tells the secret {found[0].decode()}: {error}"
+
+
+def _contains(path: Path, text: bytes) -> bool:
+    """Whether a file has a text; it may be larger than the memory."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    rest = b""
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            if text in rest + chunk:
+                return True
+            rest = chunk[-len(text) :]
+    return False

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from paceline.air.process import FAULT_VARIABLE
+from paceline.air.faults import FAULT_VARIABLE
 
 Found = TypeVar("Found")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from typing import Any
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
 from paceline.air.errors import StopTraining, TrainingFailedError
-from paceline.testing.invariants import worker_descendants
+from paceline.testing.invariants import CANARY, worker_descendants
 from paceline.testing.processes import Marks
 from paceline.train import BackendConfig, DataParallelTrainer
 
@@ -51,6 +52,8 @@ class ScriptPlan:
     iterations: int = 6
     every: int = 1
     """Save at every n-th iteration; 0 never saves."""
+    asks: bool = False
+    """Ask should_checkpoint() before every report, and save when it says so, too."""
     payload: int = 1000
     """Bytes in each of the two data files of a checkpoint."""
     actions: tuple[Action, ...] = ()
@@ -81,22 +84,30 @@ class ScriptPlan:
         return cls(**values)
 
 
-def make_trainer(plan: ScriptPlan, *, backend: BackendConfig | None = None, **run_config: Any) -> DataParallelTrainer:
-    """The trainer of a plan; more of RunConfig (callbacks, engine) by keyword."""
+def make_trainer(
+    plan: ScriptPlan,
+    *,
+    backend: BackendConfig | None = None,
+    loop: Callable[[dict[str, Any]], None] | None = None,
+    **run_config: Any,
+) -> DataParallelTrainer:
+    """The trainer of a plan, with a loop around `counting_loop` if one is given; more of RunConfig by keyword."""
     loop_config = {
         "marks": plan.marks,
         "iterations": plan.iterations,
         "every": plan.every,
+        "asks": plan.asks,
         "payload": plan.payload,
         "actions": [asdict(action) for action in plan.actions],
+        "access_token": CANARY,
     }
     if plan.restore is not None:
         again: dict[str, Any] = {} if backend is None else {"backend_config": backend}
         return DataParallelTrainer.restore(
-            plan.restore, train_loop_per_worker=counting_loop, train_loop_config=loop_config, **again
+            plan.restore, train_loop_per_worker=loop or counting_loop, train_loop_config=loop_config, **again
         )
     return DataParallelTrainer(
-        counting_loop,
+        loop or counting_loop,
         train_loop_config=loop_config,
         backend_config=backend,
         scaling_config=ScalingConfig(num_workers=plan.workers),
@@ -132,7 +143,8 @@ def _count(config: dict[str, Any], marks: Marks, rank: int, start: int) -> None:
             if (action["rank"], action["iteration"]) == (rank, iteration):
                 perform(Action(**action), marks)
         metrics = {"iteration": iteration, "score": score(iteration), "rank": rank}
-        if config["every"] and iteration % config["every"] == 0:
+        is_due = config["asks"] and session.should_checkpoint()
+        if is_due or (config["every"] and iteration % config["every"] == 0):
             with tempfile.TemporaryDirectory(dir=marks.directory) as directory:
                 write_state(Path(directory), rank, iteration, config["payload"])
                 session.report(metrics, checkpoint=Checkpoint.from_directory(directory))
@@ -200,6 +212,20 @@ def _hold_interpreter(_: None) -> None:
     ctypes.PyDLL(None).sleep(3600)
 
 
+def _allocate(most: int) -> None:
+    """Use memory until somebody objects, at most so many bytes."""
+    held = []
+    for _ in range(0, most, 2**24):
+        held.append(b"\x01" * 2**24)
+    raise AssertionError(f"{most} bytes were there to be had")
+
+
+def _allocate_within(limits: dict[str, int]) -> None:
+    """The same in an address space that has a limit."""
+    resource.setrlimit(resource.RLIMIT_AS, (limits["address_space"], resource.RLIM_INFINITY))
+    _allocate(limits["most"])
+
+
 def _start_daemons(marks_directory: str) -> None:
     """Three kinds of children that outlive a careless parent; each says its pid."""
     marks = Marks(marks_directory)
@@ -234,6 +260,8 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
     "raise": _raise,
     "hold the interpreter": _hold_interpreter,
     "block": _block,
+    "allocate": _allocate,
+    "allocate within a limit": _allocate_within,
     "wait": lambda gate_of: Marks(gate_of).pass_gate("worker"),
     "daemons": _start_daemons,
 }

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from msgspec import Struct
 from msgspec.structs import replace
 
-from paceline.air.process import fault_point
+from paceline.air.faults import fault_point
 from paceline.run.records import FORMAT, AttemptStarted, CheckpointCommitted, Ended, Header, Record, Row
 from paceline.storage import lock
 from paceline.storage.files import make_private_dirs

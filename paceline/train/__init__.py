@@ -55,13 +55,18 @@ with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from paceline.air.context import get_context as get_context
     from paceline.air.data_config import DataConfig as DataConfig
     from paceline.air.errors import TrainingFailedError as TrainingFailedError
+    from paceline.air.preemption import Preemption as Preemption
     from paceline.air.result import Result as Result
     from paceline.air.session import ReportedCheckpoint as ReportedCheckpoint
     from paceline.air.session import get_all_reported_checkpoints as get_all_reported_checkpoints
     from paceline.air.session import get_checkpoint as get_checkpoint
     from paceline.air.session import get_dataset_shard as get_dataset_shard
+    from paceline.air.session import get_previous_world_size as get_previous_world_size
+    from paceline.air.session import preempted as preempted
+    from paceline.air.session import should_checkpoint as should_checkpoint
     from paceline.run.backend import Backend as Backend
     from paceline.run.backend import BackendConfig as BackendConfig
+    from paceline.run.scaling_policy import ScalingSituation as ScalingSituation
     from paceline.run.user_callback import UserCallback as UserCallback
     from paceline.train.base_trainer import BaseTrainer as BaseTrainer
     from paceline.train.batch_predictor import BatchPredictor as BatchPredictor

@@ -221,6 +221,16 @@ def restored_configs(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, Datas
     return {name: DatasetConfig(**config) for name, config in stored.items()}
 
 
+def check_uneven(configs: Mapping[str, DatasetConfig], joins: bool, trainer: str) -> None:
+    """Refuse uneven="join" where ranks cannot join (`joins`)."""
+    for name, config in configs.items():
+        if config.uneven == "join" and config.split and not joins:
+            raise ConfigError(
+                f"The dataset {name!r} has uneven='join', which lets ranks of a TorchTrainer join through PyTorch's "
+                f"Join; {trainer} has nothing like it. Use uneven='equal' or 'pad_mask'."
+            )
+
+
 def make_ingest(
     datasets: Mapping[str, Any],
     config: DataConfig | Mapping[str, DatasetConfig] | None,

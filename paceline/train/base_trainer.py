@@ -65,8 +65,12 @@ class BaseTrainer:
         "placement_strategy",
         "_max_cpu_fraction_per_node",
         "accelerator_type",
+        "elastic_resize_monitor_interval_s",
+        "policy",
     ]
     """The fields of ScalingConfig that this trainer takes; a subclass may allow fewer."""
+    _not_elastic: ClassVar[str] = "it runs in one process"
+    """Why the number of its workers cannot change during a run; empty if it can."""
     _handles_checkpoint_freq: ClassVar[bool] = False
     _handles_checkpoint_at_end: ClassVar[bool] = False
     _given: tuple[tuple[Any, ...], dict[str, Any]]
@@ -113,6 +117,11 @@ class BaseTrainer:
             value = getattr(self.scaling_config, field.name)
             if value != field.default and field.name not in self._scaling_config_allowed_keys:
                 raise ConfigError(f"ScalingConfig({field.name}={value!r}) is not taken by {type(self).__name__}.")
+        if self.scaling_config.is_elastic and self._not_elastic:
+            raise ConfigError(
+                f"{type(self).__name__} takes no num_workers={self.scaling_config.num_workers}: {self._not_elastic}. "
+                "Give one number."
+            )
         checkpoints = self.run_config.checkpoint_config
         for value, handled, name in (
             (checkpoints.checkpoint_frequency, self._handles_checkpoint_freq, "checkpoint_frequency"),
@@ -303,6 +312,8 @@ class BaseTrainer:
         in_memory = ["resume_from_checkpoint"] if resumed is not None and resumed.path is None else []
         run_config = run_config_again(self.run_config)
         with_code = [] if run_config is None else [f"run_config={run_config}"]
+        if self.scaling_config.policy is not None:
+            with_code.append("scaling_config")
         return [*(name for name, value in given.items() if value is not None), *in_memory, *with_code]
 
     def _described_backend(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from paceline.run.backend import Backend, BackendConfig
 from paceline.run.spec import RunSpec, TrainFunction
 from paceline.train.arguments import (
     TrainerArguments,
+    check_uneven,
     complete_configs,
     continued_preprocessor,
     make_ingest,
@@ -39,6 +40,7 @@ class DataParallelTrainer(BaseTrainer):
     _function_argument: ClassVar[str] = "train_loop_per_worker"
     _config_argument: ClassVar[str] = "train_loop_config"
     """What a class calls its function and the function's configuration, for restore()."""
+    _not_elastic: ClassVar[str] = ""
     _function_class: ClassVar[type[TrainFunction]] = TrainFunction
     """What calls the function in a worker."""
 
@@ -79,7 +81,7 @@ class DataParallelTrainer(BaseTrainer):
         _warn_of_missing_modules(self.backend_config.backend_cls)
         if not self.backend_config.backend_cls.fresh:
             modules = modules_to_preload(self.backend_config, with_data=bool(self.datasets))
-            workers = self.scaling_config.num_workers
+            workers = self.scaling_config.max_workers
             choose_engine(self.run_config.engine).warm(modules, workers if isinstance(workers, int) else None)
 
     def to_run_spec(self) -> RunSpec:
@@ -91,6 +93,8 @@ class DataParallelTrainer(BaseTrainer):
         function = self._function_class(chosen, self.train_loop_config, self._takes_config)
         resumed = self.resume_from_checkpoint
         ingest = make_ingest(self.datasets, self._whole_dataset_config(), self.preprocessor, resumed)
+        if ingest is not None:
+            check_uneven(ingest.configs, self.backend_config.backend_cls.joins_uneven, type(self).__name__)
         return self._run_spec(function, config, backend_config=self.backend_config, ingest=ingest)
 
     def get_dataset_config(self) -> dict[str, DatasetConfig]:

@@ -22,7 +22,8 @@ class Rounds:
     """
 
     def __init__(self, frequency: int, at_end: bool, make_checkpoint: Callable[[], Checkpoint]) -> None:
-        """A checkpoint after every `frequency` rounds (0: none), and `at_end`: one of the last round."""
+        """A checkpoint after every `frequency` rounds (0: none), when the run asks for one, and `at_end`: one of the
+        last round."""
         self._frequency = frequency
         self._at_end = at_end
         self._make_checkpoint = make_checkpoint
@@ -44,7 +45,7 @@ class Rounds:
 
         Raises StopTraining when the run ends here: call `end()` then as well.
         """
-        due = bool(self._frequency) and done % self._frequency == 0
+        due = self._session.should_checkpoint() or (bool(self._frequency) and done % self._frequency == 0)
         self._lacks_checkpoint = not due
         return self._session.report(metrics, self._make_checkpoint() if due else None, reduce or None)
 
@@ -63,7 +64,8 @@ class RoundReporter:
     """The ReportCallback of a tree library, which a train function of the user's gives to the library's own train.
 
     `metrics` chooses what is reported: None for everything as "<dataset>-<metric>", one such key, a list of them, or a
-    dict of new names to keys. Every `frequency` rounds there is a checkpoint, with the model as the file `filename`.
+    dict of new names to keys. Every `frequency` rounds, and when the run asks for it, there is a checkpoint, with the
+    model as the file `filename`.
     """
 
     CHECKPOINT_NAME: ClassVar[str]
@@ -87,7 +89,8 @@ class RoundReporter:
         self._postprocess = results_postprocessing_fn
 
     def _is_due(self, done: int) -> bool:
-        return self._frequency > 0 and done % self._frequency == 0
+        """Whether to save after `done` rounds. Every rank asks the run each time."""
+        return session_slot.active().should_checkpoint() or (self._frequency > 0 and done % self._frequency == 0)
 
     def _chosen(self, row: dict[str, Any]) -> dict[str, Any]:
         """What to report of a round's metrics by "<dataset>-<metric>"."""

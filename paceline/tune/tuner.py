@@ -174,6 +174,11 @@ class Tuner:
         self._param_space = param_space or {}
         self._tune_config = tune_config or TuneConfig()
         self._run_config = run_config or self._kind.run_config or RunConfig()
+        if self._run_config.debug is not None:
+            raise ConfigError(
+                f"RunConfig(debug={self._run_config.debug!r}) is not for a search: its trials run at the same time. "
+                "To debug one, call trainer.fit() with its configuration."
+            )
         find(self._param_space)  # refuses what cannot be searched
         self._kind.check_space(self._param_space)
         self._kind.check_run_config(self._run_config)

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.storage.journal import body_of
 from paceline.view.column_table import NOT_FINITE, Floats
 
 LEAST_BYTES = 64 << 10
@@ -23,7 +24,7 @@ _MOST_MISSES = 8
 """Pieces of a journal that were not such rows, after which no more is tried."""
 _LEAST_SHARE = 0.3
 """Of rank 0's rows: where there are more ranks, it is quicker not to decode their rows."""
-_ROW = b' {"kind":"row",'
+_ROW, _USAGE = b' {"kind":"row",', b' {"kind":"usage",'
 _MOST_DIGITS = 7
 """Of the length of a record."""
 
@@ -52,7 +53,7 @@ class PlainRows:
         lacks one. None if this is not the way to read them."""
         if self._decode is None or len(content) < LEAST_BYTES or self._misses >= _MOST_MISSES:
             return None
-        found = self._read(content)
+        found = self._read(_without_usage(content))
         self._misses += found is None
         return found
 
@@ -78,6 +79,21 @@ class PlainRows:
         return axes, metrics
 
 
+def _without_usage(content: bytes) -> bytes:
+    """Without the records of what ranks use, which stand between the rows of every run. Damaged ones stay."""
+    place = content.find(_USAGE)
+    if place < 0:
+        return content
+    parts, done = [], 0
+    while place >= 0:
+        start, end = content.rfind(b"\n", 0, place) + 1, content.find(b"\n", place) + 1
+        if body_of(content[start:end]) is not None:
+            parts.append(content[done:start])
+            done = end
+        place = content.find(_USAGE, end)
+    return b"".join([*parts, content[done:]])
+
+
 def _decoder(names: Sequence[str]) -> Any:
     """Decodes a list of rows, and fails at a row with anything that is not expected. None if a name is too odd."""
     fields: list[Any] = [
@@ -88,7 +104,7 @@ def _decoder(names: Sequence[str]) -> Any:
     except ValueError:  # a name that would have to be escaped
         return None
     more: list[Any] = [(name, int) for name in ("attempt", "index", "rank")]
-    more += [("stamp", float), ("elapsed", float), ("metrics", metrics)]
+    more += [("stamp", float), ("elapsed", float), ("metrics", metrics), ("times", msgspec.Raw, msgspec.Raw())]
     row = msgspec.defstruct("Row", more, tag_field="kind", tag="row", forbid_unknown_fields=True, gc=False)
     return msgspec.json.Decoder(list[row]).decode  # type: ignore[valid-type]
 

@@ -30,6 +30,13 @@ export function duration(seconds: number): string {
   return `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
+/** A short time, such as that of a training step. */
+export function brief(seconds: number): string {
+  if (seconds >= 0.9995) return seconds < 100 ? `${Number(seconds.toPrecision(3))} s` : duration(seconds);
+  const milliseconds = 1000 * seconds;
+  return `${milliseconds >= 10 ? Math.round(milliseconds) : Number(milliseconds.toPrecision(2))} ms`;
+}
+
 export function age(seconds: number): string {
   if (seconds < 60) return `${Math.max(0, Math.floor(seconds))} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;

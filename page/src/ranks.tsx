@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, post, type Entry, type Rank } from "./api";
 import { blocksOf } from "./failure";
-import { bytes, number } from "./format";
+import { brief, bytes, number } from "./format";
 import { about } from "./runs";
 import { plainText } from "./text";
 import { Empty, Loading, Name, Problem, useAnswer } from "./ui";
@@ -21,6 +21,8 @@ const LABELS: Record<string, string> = {
   step_time: "Step time",
   data_wait: "Data wait",
   report_wait: "Report wait",
+  checkpoint_wait: "Checkpoint wait",
+  collective_wait: "All-reduce wait",
   cpu: "CPU %",
   memory: "Memory",
 };
@@ -28,6 +30,8 @@ const ORDER = Object.keys(LABELS);
 /** Of these, the largest value is the slowest rank's; of `step_rate` and `last_index` the smallest. */
 const LARGER_IS_SLOWER = new Set(["step_time", "data_wait"]);
 const SMALLER_IS_SLOWER = new Set(["step_rate", "last_index"]);
+/** Parts of the step time. They are shown if some rank has waited at all. */
+const WAITS = new Set(["data_wait", "report_wait", "checkpoint_wait", "collective_wait"]);
 
 export function Ranks({ entry }: { entry: Entry }) {
   const [tick, setTick] = useState(0);
@@ -50,7 +54,7 @@ export function Ranks({ entry }: { entry: Entry }) {
 function slowest(values: (number | null)[], column: string): Set<number> {
   const known = values.filter((each): each is number => each !== null).sort((a, b) => a - b);
   if (known.length < 2 || !(LARGER_IS_SLOWER.has(column) || SMALLER_IS_SLOWER.has(column))) return new Set();
-  const middle = known[known.length >> 1]!;
+  const middle = known[(LARGER_IS_SLOWER.has(column) ? known.length - 1 : known.length) >> 1]!; // of two, the faster
   const late = (value: number) =>
     LARGER_IS_SLOWER.has(column)
       ? value > 1.2 * middle
@@ -64,11 +68,11 @@ function RankTable({ ranks, alive }: { ranks: Rank[]; alive: boolean }) {
   if (!ranks.length)
     return (
       <Empty>
-        {alive ? "Nothing has been measured yet." : "Ranks are measured while a run is alive on this machine."}
+        {alive ? "Nothing has been measured yet." : "The run reported nothing that is known on this machine."}
       </Empty>
     );
   const names = [...new Set(ranks.flatMap((each) => Object.keys(each)))].filter((name) =>
-    ranks.some((each) => each[name] !== null && each[name] !== ""),
+    ranks.some((each) => each[name] !== null && each[name] !== "" && !(WAITS.has(name) && each[name] === 0)),
   );
   const columns = names.sort((a, b) => (ORDER.indexOf(a) + 1 || 99) - (ORDER.indexOf(b) + 1 || 99));
   const numeric = new Set(columns.filter((name) => ranks.some((each) => typeof each[name] === "number")));
@@ -106,7 +110,7 @@ function RankTable({ ranks, alive }: { ranks: Rank[]; alive: boolean }) {
                       far behind
                     </span>
                   ) : (
-                    measured(name, each[name] ?? null)
+                    measured(name, each[name] ?? null, each.step_time ?? null)
                   )}
                 </td>
               ))}
@@ -118,9 +122,18 @@ function RankTable({ ranks, alive }: { ranks: Rank[]; alive: boolean }) {
   );
 }
 
-function measured(name: string, value: number | string | null) {
+function measured(name: string, value: number | string | null, step: number | string | null) {
   if (value === null) return <span class="faint">–</span>;
   if (typeof value === "string") return <Name text={value} />;
+  if (name === "step_time") return brief(value);
+  if (WAITS.has(name))
+    return typeof step === "number" && step > 0 ? (
+      <>
+        {brief(value)} <span class="faint">{Math.round((100 * value) / step)} %</span>
+      </>
+    ) : (
+      brief(value)
+    );
   if (name === "memory") return bytes(value);
   if (name === "pid" || name === "rank") return String(value);
   return name === "cpu" ? value.toFixed(0) : number(value);

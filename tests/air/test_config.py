@@ -147,6 +147,12 @@ def test_a_resource_may_hold_a_search_space() -> None:
         ({"start_timeout_s": None}, "start_timeout_s"),
         ({"stop_grace_s": "5"}, "stop_grace_s"),
         ({"max_attempts_without_progress": 0}, "max_attempts_without_progress"),
+        ({"max_attempts_without_progress": "never"}, "max_attempts_without_progress"),
+        ({"retry_on": [ConnectionError]}, "max_failures=0 allows no retry"),
+        ({"retry_on": [3], "max_failures": 1}, "retry_on contains 3"),
+        ({"never_retry": 3}, "never_retry is 3"),
+        ({"never_retry": ["ValuError"]}, "did you mean 'ValueError'"),
+        ({"never_retry": [int]}, "never_retry contains <class 'int'>"),
     ],
 )
 def test_failure_settings_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -158,6 +164,20 @@ def test_failure_settings_are_accepted() -> None:
     assert FailureConfig(max_failures=-1).max_failures == -1
     assert FailureConfig(fail_fast="raise").fail_fast == "raise"
     assert FailureConfig(3, False, heartbeat_timeout_s=None, stop_grace_s=0).max_failures == 3
+
+
+def test_failures_are_named_by_class_name_or_kind() -> None:
+    config = FailureConfig(max_failures=1, retry_on=[ConnectionError, "a.b.Error", "oom"], never_retry="ValueError")
+    assert config.retry_on == ("builtins.ConnectionError", "a.b.Error", "oom")
+    assert config.never_retry == ("builtins.ValueError",)
+
+
+@pytest.mark.parametrize(
+    ("limit", "retries", "most"), [("auto", -1, 3), ("auto", 9, None), (None, -1, None), (2, 9, 2)]
+)
+def test_the_limit_on_attempts_without_progress(limit: Any, retries: int, most: int | None) -> None:
+    config = FailureConfig(max_failures=retries, max_attempts_without_progress=limit)
+    assert config.most_attempts_without_progress == most
 
 
 @pytest.mark.parametrize(
@@ -173,6 +193,9 @@ def test_failure_settings_are_accepted() -> None:
         ({"checkpoint_frequency": False}, "checkpoint_frequency"),
         ({"checkpoint_at_end": "yes"}, "checkpoint_at_end"),
         ({"async_save": 1}, "async_save"),
+        ({"max_overhead": 0}, "max_overhead is 0: give a number between 0 and 1"),
+        ({"max_overhead": 3}, "max_overhead"),
+        ({"max_overhead": "3 %"}, "max_overhead"),
         ({"num_to_keep": 0, "keep_all_ranks": True}, "keep_all_ranks"),
     ],
 )
@@ -183,6 +206,7 @@ def test_checkpoint_settings_are_refused(settings: dict[str, Any], message: str)
 
 def test_checkpoint_settings_are_accepted() -> None:
     assert CheckpointConfig(num_to_keep=0).num_to_keep == 0
+    assert CheckpointConfig(max_overhead=0.03).async_save
     assert CheckpointConfig(2, "loss", "min").checkpoint_score_order == "min"
     assert CheckpointConfig(_checkpoint_keep_all_ranks=True).keep_all_ranks
     assert replace(CheckpointConfig(_checkpoint_keep_all_ranks=True), keep_all_ranks=False).keep_all_ranks is False

@@ -189,3 +189,28 @@ def test_a_zip_archive_out_of_proportion_is_refused(tmp_path: Path, monkeypatch:
     packing.check_zip_size(model)
     with pytest.raises(CheckpointError, match=r"bomb\.zip.*4,194,304"):
         packing.check_zip_size(bomb)
+
+
+@pytest.mark.slow
+def test_a_million_entries_are_refused_without_unpacking_them(tmp_path: Path) -> None:
+    """S6, in its real size. One header serves for all entries: making them anew takes a minute."""
+    header = entry("x").tobuf()
+    stream = io.BytesIO(header * 1_000_001 + b"\0" * 1024)
+    with pytest.raises(CheckpointCorruptError):
+        packing.unpack(stream, tmp_path / "to")
+    assert len(list((tmp_path / "to").iterdir()) if (tmp_path / "to").exists() else []) <= 1
+
+
+@pytest.mark.slow
+def test_ten_gigabytes_of_zeros_in_a_small_zip_are_refused(tmp_path: Path) -> None:
+    """S6, in its real size."""
+    bomb, block = tmp_path / "model.keras", b"\0" * 2**24
+    with (
+        zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("weights", "w", force_zip64=True) as weights,
+    ):
+        for _ in range(10 * 2**30 // len(block)):
+            weights.write(block)
+    assert bomb.stat().st_size < 100 * 2**20
+    with pytest.raises(CheckpointError, match=r"model\.keras"):
+        packing.check_zip_size(bomb)

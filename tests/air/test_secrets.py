@@ -24,6 +24,7 @@ from paceline.air.secrets import (
     masked,
     missing_secrets,
     secret_paths,
+    text_without_passwords,
     without_credentials,
 )
 
@@ -231,3 +232,11 @@ def test_credentials_in_a_uri_are_not_shown() -> None:
     assert without_credentials(uri) == "memory://bucket/x"
     assert without_credentials("/data/what?/x@y") == "/data/what?/x@y"
     assert repr(Checkpoint(uri)) == "Checkpoint(uri='memory://bucket/x')"
+
+
+def test_passwords_in_the_uris_of_a_text_are_not_shown() -> None:
+    text = "cannot reach s3://key:canary@bucket/x (or http://me:canary@host:80/?a=b, http://host:80/@x)"
+    assert text_without_passwords(text) == (
+        "cannot reach s3://***@bucket/x (or http://***@host:80/?a=b, http://host:80/@x)"
+    )
+    assert text_without_passwords("a:b@c") == "a:b@c"

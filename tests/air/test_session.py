@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "get_local_world_size": 0,
     "get_metadata": None,
     "get_node_rank": 0,
+    "get_previous_world_size": None,
     "get_trial_dir": None,
     "get_trial_id": None,
     "get_trial_name": None,
@@ -36,6 +37,7 @@ DEFAULTS: dict[str, Any] = {
 
 class RecordingSession:
     world_rank, world_size, local_rank, local_world_size, node_rank = 5, 8, 1, 4, 1
+    is_elastic, previous_world_size = True, 6
     trial_name, trial_id, trial_dir, experiment_name = "T_1", "1", "/results/x/T_1", "x"
     trial_resources: dict[str, Any] = {"bundles": [{"CPU": 1.0}], "strategy": "PACK"}
     metadata: dict[str, Any] = {"note": 1}

@@ -23,6 +23,7 @@ OTHER_VALUES: dict[type, dict[str, Any]] = {
         "placement_strategy": "SPREAD",
         "_max_cpu_fraction_per_node": 0.5,
         "accelerator_type": "A100",
+        "elastic_resize_monitor_interval_s": 5.0,
     },
     FailureConfig: {
         "max_failures": 4,
@@ -30,8 +31,12 @@ OTHER_VALUES: dict[type, dict[str, Any]] = {
         "hang_timeout_s": 11.0,
         "heartbeat_timeout_s": None,
         "start_timeout_s": 12.0,
+        "resource_timeout_s": 120.0,
         "stop_grace_s": 0.5,
+        "preemption_grace_s": 120.0,
         "max_attempts_without_progress": 3,
+        "retry_on": ("builtins.ValueError", "signal"),
+        "never_retry": ("oom",),
     },
     CheckpointConfig: {
         "num_to_keep": 2,
@@ -40,6 +45,7 @@ OTHER_VALUES: dict[type, dict[str, Any]] = {
         "checkpoint_frequency": 5,
         "checkpoint_at_end": False,
         "async_save": True,
+        "max_overhead": 0.05,
         "keep_all_ranks": True,
     },
     SyncConfig: {
@@ -57,6 +63,7 @@ OTHER_VALUES: dict[type, dict[str, Any]] = {
         "stop": {"training_iteration": 3, "eval/loss": 0.5},
         "log_to_file": ("out.txt", "err.txt"),
         "engine": "inline",
+        "debug": "post_mortem",
         "max_log_bytes": None,
     },
     TuneConfig: {
@@ -68,7 +75,8 @@ OTHER_VALUES: dict[type, dict[str, Any]] = {
         "chdir_to_trial_dir": False,
     },
 }
-NEEDED = {  # some fields mean something only beside others
+NEEDED = {
+    "retry_on": {"max_failures": 1},  # some fields mean something only beside others
     "resources_per_worker": {"use_gpu": True},
     "accelerator_type": {"use_gpu": True},
     "mode": {"metric": ["a", "b"]},

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paceline.air.words import counted, duration_text, moment_text, size_text, value_text
+from paceline.air.words import brief_text, counted, duration_text, moment_text, size_text, value_text
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,21 @@ def test_value_text(value: object, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.06, "0.1 s"), (61, "1 min 01 s"), (3 * 3600 + 125, "3 h 02 min")])
 def test_duration_text(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00001, "0.01 ms"),
+        (0.0024, "2.4 ms"),
+        (0.0575, "58 ms"),
+        (0.99, "990 ms"),
+        (1.234, "1.23 s"),
+        (150, "2 min 30 s"),
+    ],
+)
+def test_brief_text(seconds: float, text: str) -> None:
+    assert brief_text(seconds) == text
 
 
 def test_counted() -> None:

@@ -57,7 +57,7 @@ def run_config() -> RunConfig:
         storage_path=RESULTS,
         verbose=0,
         callbacks=[TellRows()],
-        failure_config=FailureConfig(max_failures=0, heartbeat_timeout_s=HEARTBEAT_S, start_timeout_s=120),
+        failure_config=FailureConfig(never_retry=["node_lost"], heartbeat_timeout_s=HEARTBEAT_S, start_timeout_s=120),
     )
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from paceline.air import session
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.inline import InlineEngine
 from paceline.engine.local.engine import LocalEngine
+from paceline.testing.elastic_engine import ElasticEngine
 from paceline.testing.engine_contract import EngineContract
 
 
@@ -30,6 +32,21 @@ class TestInlineEngine(EngineContract):
         assert group.processes() == {}
 
 
+class TestInlineEngineOfTwo(TestInlineEngine):
+    """Ranks share a directory, an environment and what the process uses."""
+
+    max_workers = 2
+    test_execute_returns_plain_values_in_rank_order = None
+    test_usage_counts_the_processor_time_of_each_rank = None
+
+    def test_ranks_share_the_directory_of_rank_0(self, group: WorkerGroup, tmp_path: Path) -> None:
+        assert group.execute(os.getcwd) == [str(tmp_path / "rank_0")] * 2
+
+    def test_the_driver_calls_each_rank(self, group: WorkerGroup) -> None:
+        assert group.execute(session.get_world_rank) == [0, 1]
+        assert group.execute_each(lambda text: text, [["a"], ["b"]]) == ["a", "b"]
+
+
 class TestLocalEngine(EngineContract):
     max_workers = 2
 
@@ -37,6 +54,17 @@ class TestLocalEngine(EngineContract):
     @classmethod
     def engine(cls) -> Iterator[Engine]:
         engine = LocalEngine()
+        yield engine
+        engine.close()
+
+
+class TestElasticEngine(EngineContract):
+    max_workers = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Iterator[Engine]:
+        engine = ElasticEngine(8)
         yield engine
         engine.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,52 @@ def test_to_pandas_of_too_many_rows_reads_no_more_than_it_must() -> None:
         shard.to_pandas(limit=50)
     assert sum(read) < 10_000
     assert shard.epoch == 0
+
+
+# -- waiting for batches ------------------------------------------------------------------
+
+
+class Told:
+    """A clock that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[float, float]] = []
+        self.waits: list[float] = []
+
+    def took_batch(self, asked: float, given: float) -> None:
+        self.batches.append((asked, given))
+
+    def waited_for_data(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+@pytest.mark.parametrize("way", ["iter_batches", "iter_torch_batches", "to_torch"])
+def test_the_clock_is_told_about_each_batch(way: str) -> None:
+    (shard,) = shards(paceline.data.range(10), 1)
+    shard.clock = told = Told()
+    taken = []
+    for _ in getattr(shard, way)(batch_size=4):
+        taken.append(time.perf_counter())
+    assert len(taken) == len(told.batches) == 3
+    for (asked, given), after in zip(told.batches, taken, strict=True):
+        assert asked <= given <= after
+    for before, (asked, _) in zip(taken, told.batches[1:], strict=False):
+        assert before <= asked  # what the loop does between two batches is not waiting
+
+
+def test_single_rows_are_waited_for_but_are_no_batches(many_small_blocks: Dataset) -> None:
+    (shard,) = shards(many_small_blocks, 1)
+    shard.clock = told = Told()
+    assert len(list(shard.iter_rows())) == 1000
+    assert not told.batches
+    assert told.waits
+
+
+def test_looking_at_rows_is_not_measured() -> None:
+    (shard,) = shards(paceline.data.range(10), 1)
+    shard.clock = told = Told()
+    shard.take(3)
+    shard.take_batch(2)
+    shard.materialize()
+    assert not told.batches
+    assert not told.waits

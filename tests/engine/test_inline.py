@@ -9,17 +9,12 @@ import pytest
 
 from paceline.air import session
 from paceline.air.attachment import Attachment
-from paceline.air.errors import ConfigError, EngineError
+from paceline.air.errors import EngineError
 from paceline.air.session import SessionProtocol
-from paceline.engine.base import WorkerChannel
+from paceline.engine.base import TaskEnded, WorkerChannel
 from paceline.engine.inline import InlineEngine
-from paceline.testing.engine_tools import collect, placement_in, run_task
+from paceline.testing.engine_tools import collect, collect_to_end, placement_in, run_task
 from tests.descriptors import open_files
-
-
-def test_more_than_one_worker_is_refused_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"engine='local'"):
-        InlineEngine().start_group(placement_in(tmp_path, 2))
 
 
 def test_the_worker_is_a_thread_and_surroundings_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +116,44 @@ def test_attachments_of_messages_that_nobody_polled_are_given_back(tmp_path: Pat
     assert any("paceline-test-unpolled" in name for name in open_files())
     group.shutdown(grace=5.0)
     assert not any("paceline-test-unpolled" in name for name in open_files())
+
+
+def test_each_rank_has_a_session_and_the_threads_that_it_starts_have_it_too(tmp_path: Path) -> None:
+    def task(channel: WorkerChannel, argument: bytes) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        mine = object()
+        session.install(cast(SessionProtocol, mine))
+        channel.send(b"installed")
+        channel.receive()
+        with ThreadPoolExecutor(1) as pool:
+            deeper = pool.submit(lambda: pool.submit(session.current)).result().result()
+        assert session.current() is deeper is mine
+
+    start = threading.Thread.start
+    group = InlineEngine().start_group(placement_in(tmp_path, 2))
+    run_task(group, task)
+    collect(group, lambda events: len(events) == 2)
+    assert session.current() is None, "the driver is no rank"
+    seen = []
+    watcher = threading.Thread(target=lambda: seen.append(session.current()))
+    watcher.start()
+    watcher.join()
+    assert seen == [None]
+    for rank in (0, 1):
+        group.reply(rank, b"go")
+    assert {type(event) for event in collect_to_end(group)} == {TaskEnded}
+    group.shutdown()
+    assert threading.Thread.start is start
+    assert session.current() is None
+
+
+def test_ranks_see_the_gpus_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    engine = InlineEngine(num_gpus=2)
+    group = engine.start_group(placement_in(tmp_path, 2, resources={"CPU": 1.0, "GPU": 1.0}))
+    try:
+        assert [place.gpus for place in group.places] == [("3",), ("5",)]
+        assert group.execute(os.getenv, "CUDA_VISIBLE_DEVICES") == ["3,5"] * 2
+    finally:
+        group.shutdown()

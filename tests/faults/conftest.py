@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline.air.process import FAULT_VARIABLE
-from paceline.engine.base import Placement
 from paceline.engine.choose import choose_engine
 from paceline.testing import invariants
 from tests.faults.laboratory import Laboratory
@@ -24,6 +21,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laboratory]
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv("SERVICE_PASSWORD", invariants.CANARY)
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield Laboratory(tmp_path)
     # torch keeps a cache of its own there.
@@ -47,15 +45,6 @@ def fault_engine(cluster_of_engine: Any, results_dir: Path, monkeypatch: pytest.
         return "local"
     monkeypatch.setenv("PACELINE_ENGINE", "ray")
     monkeypatch.setenv("RAY_ADDRESS", cluster_of_engine.address)  # For drivers in processes of their own.
-    engine = choose_engine()
-    start_group = engine.start_group
-    monkeypatch.setattr(engine, "start_group", lambda placement: start_group(_with_faults(placement)))
+    choose_engine()
     invariants.sockets_before = set(invariants.listening_sockets(os.getpid()))  # An engine listens as long as it lives.
     return "ray"
-
-
-def _with_faults(placement: Placement) -> Placement:
-    """Workers on other machines do not have the driver's variables; those that make faults are for them too."""
-    given = {name: os.environ[name] for name in [FAULT_VARIABLE] if name in os.environ}
-    workers = tuple(replace(request, env={**request.env, **given}) for request in placement.workers)
-    return replace(placement, workers=workers)

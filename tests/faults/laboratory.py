@@ -91,6 +91,22 @@ class Laboratory:
             prefix=prefix,
         )
 
+    def program(
+        self,
+        text: str,
+        plan: ScriptPlan,
+        *arguments: str,
+        prefix: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> Driver:
+        """Run a program of the test's own in a driver process; its first argument is the file with the plan."""
+        number = len(list(self.root.glob("program_*.py")))
+        script = self.root / f"program_{number}.py"
+        script.write_text(text)
+        path = plan.save(self.root / f"program_{number}.json")
+        output = self.root / f"program_{number}.txt"
+        return Driver([str(script), str(path), *arguments], output=output, prefix=prefix, env=env)
+
     def trial_dirs(self) -> list[Path]:
         """Every trial directory, oldest first."""
         return sorted((path.parent for path in self.storage.glob("*/*/journal.jsonl")), key=os.path.getmtime)

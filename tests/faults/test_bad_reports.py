@@ -14,17 +14,19 @@ from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, session
+from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.air.errors import (
     CheckpointError,
     MetricError,
     TrainingFailedError,
 )
-from paceline.testing.invariants import check_run
-from paceline.testing.processes import Marks
+from paceline.testing.invariants import check_run, journal_records
+from paceline.testing.processes import Driver, Marks
 from paceline.testing.scripts import Action
+from paceline.train import DataParallelTrainer
 from tests.faults.cases import mostly_slow
 from tests.faults.laboratory import Laboratory
+from tests.ordinary import PREFIX
 
 pytestmark = pytest.mark.usefixtures("fault_engine")
 
@@ -37,8 +39,8 @@ BAD_METRICS: dict[str, tuple[Callable[[], Any], str]] = {
     "integer key": (lambda: {1: 2}, "1"),
     "object": (lambda: {"loss": object()}, "loss"),
     "nested object": (lambda: {"a": {"b": object()}}, "a/b"),
-    "a million keys": (lambda: {f"k{number}": number for number in range(1_000_000)}, "key"),
-    "100 MB": (lambda: {"text": "x" * 100_000_000}, "1"),
+    "a million keys": (lambda: {f"k{number}": number for number in range(1_000_000)}, "1,000,000 keys; the limit is"),
+    "100 MB": (lambda: {"text": "x" * 100_000_000}, "limit of 1,000,000 bytes: 100,000,00"),
     "array": (lambda: {"loss": __import__("numpy").zeros(3)}, "loss"),
     "set": (lambda: {"loss": {1, 2}}, "loss"),
     "function": (lambda: {"loss": len}, "loss"),
@@ -47,6 +49,7 @@ BAD_METRICS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("kind", mostly_slow(BAD_METRICS, everyday=["not a dict", "nested object", "100 MB"]))
 def test_bad_metrics_raise_at_the_users_line(lab: Laboratory, kind: str) -> None:
+    """F5, F7"""
     make, named = BAD_METRICS[kind]
 
     def loop(config: dict[str, Any]) -> None:
@@ -168,6 +171,13 @@ def _save_trial_dir(place: Path) -> Path:
     return Path(str(session.get_trial_dir()))
 
 
+def _save_unreadable(place: Path) -> Path:
+    (place / "d").mkdir()
+    (place / "d" / "file").write_text("secret")
+    (place / "d" / "file").chmod(0)
+    return place / "d"
+
+
 BAD_DIRECTORIES = [_save_missing, _save_file, _save_dangling_link, _save_pipe, _save_trial_dir]
 
 
@@ -184,6 +194,56 @@ def test_directories_that_cannot_be_a_checkpoint_are_rejected(lab: Laboratory, m
     assert error.result is not None
     assert error.result.checkpoint is not None
     assert error.result.checkpoint.to_dict()["iteration"] == 1
+
+
+def test_a_checkpoint_that_may_not_be_read_is_rejected(lab: Laboratory) -> None:
+    """F8; root may read everything, so the driver gives that up."""
+    program = lab.root / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from tests.faults.test_bad_reports import fit_with_unreadable_directory\n"
+        "fit_with_unreadable_directory(*sys.argv[1:])\n"
+    )
+    driver = Driver(
+        [str(program), str(lab.storage), str(lab.marks.directory)], output=lab.root / "driver.txt", prefix=PREFIX
+    )
+    with driver:
+        assert driver.wait() == 0, driver.text()
+    (outcome,) = lab.marks.read("outcome")
+    assert outcome["cause"] == "CheckpointError"
+    assert "d/file" in outcome["text"]
+    assert outcome["kept"] == 1
+    check_run(lab.trial_dir)
+
+
+def fit_with_unreadable_directory(storage: str, marks: str) -> None:
+    def loop() -> None:
+        session.report({"iteration": 1}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
+        place = Path.cwd() / "place"
+        place.mkdir()
+        session.report({"iteration": 2}, checkpoint=Checkpoint.from_directory(str(_save_unreadable(place))))
+
+    run_config = RunConfig(name="experiment", storage_path=storage, verbose=0)
+    trainer = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=run_config)
+    result = trainer.fit(raise_on_error=False)
+    assert result.error is not None
+    assert result.checkpoint is not None
+    cause = result.error.__cause__
+    kept = result.checkpoint.to_dict()["iteration"]
+    Marks(marks).say("outcome", cause=type(cause).__name__, text=str(cause), kept=kept)
+
+
+def test_the_users_keys_win_over_those_that_are_filled_in(lab: Laboratory) -> None:
+    """F5: reserved keys are not rejected, and the run's own counting does not suffer."""
+
+    def loop() -> None:
+        for step in (1, 2):
+            session.report({"training_iteration": step * 100, "time_total_s": -1.0, "iteration": step})
+
+    result = lab.trainer(loop, workers=1).fit()
+    assert list(result.metrics_dataframe["training_iteration"]) == [100, 200]
+    assert list(result.metrics_dataframe["time_total_s"]) == [-1.0, -1.0]
+    assert [record["index"] for record in journal_records(lab.trial_dir) if record["kind"] == "row"] == [1, 2]
 
 
 def test_content_is_captured_before_report_returns(lab: Laboratory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import textwrap
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from paceline.air import Result
+from paceline.air import Result, ScalingConfig
 from paceline.air.errors import RunLockedError
+from paceline.run import resume_notice
+from paceline.run.records import AttemptStarted, RunRecords
 from paceline.storage.lock import RunLock
+from paceline.storage.run_dir import RunDir
 from paceline.testing.invariants import check_run, journal_records
 from paceline.testing.processes import Driver, children, process, wait_for
-from paceline.testing.scripts import Action, make_trainer
+from paceline.testing.scripts import Action, ScriptPlan, make_trainer
 from paceline.train import DataParallelTrainer
 from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
@@ -224,6 +228,38 @@ def test_lock_of_a_dead_driver_is_taken_over(orphan: Laboratory) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fewer", [1, 2, 3])
+def test_a_run_continues_with_fewer_workers(lab: Laboratory, fewer: int) -> None:
+    """C7: the run of a killed driver continues with 1 to 3 workers less, and its journal has both sizes."""
+    plan = lab.plan(*waiting(lab, 4, 4), workers=4)
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", 4, do="wait")
+        driver.kill()
+    result = continue_with(lab, plan, ScalingConfig(num_workers=4 - fewer))
+    check_run(result.path, result=result, iterations=plan.iterations)
+    assert sizes(lab.trial_dir) == [4, 4 - fewer]
+    assert result.warnings == []
+
+
+def test_a_run_continues_with_another_version(orphan: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C7: the versions are other ones than before, which is a warning and no more."""
+    monkeypatch.setattr(resume_notice, "package_versions", lambda modules: {"paceline": "99.0"})
+    result = continue_with(orphan, orphan.plan(), ScalingConfig(num_workers=2))
+    assert result.status == "finished"
+    assert any(re.search(r"paceline \S+ -> 99\.0", warning) for warning in result.warnings)
+
+
+def continue_with(lab: Laboratory, plan: ScriptPlan, scaling: ScalingConfig) -> Result:
+    trainer = make_trainer(plan.continued(lab.trial_dir))
+    trainer.scaling_config = scaling
+    return trainer.fit()
+
+
+def sizes(trial_dir: Path) -> list[int]:
+    """Of the attempts, as the journal has them."""
+    return [record.world_size for record in RunRecords.read(RunDir(trial_dir)) if isinstance(record, AttemptStarted)]
+
+
 def test_same_name_again_is_another_trial(lab: Laboratory) -> None:
     plan = lab.plan(*waiting(lab, 4))
     with lab.drive(plan) as driver:

@@ -234,7 +234,7 @@ def test_each_row_once_though_any_worker_dies_at_any_moment(
             dataset_config={"train": config},
             callbacks=[killer],
         )
-        trainer.run_config.failure_config = FailureConfig(max_failures=-1)
+        trainer.run_config.failure_config = FailureConfig(max_failures=-1, max_attempts_without_progress=None)
         result = trainer.fit()
         assert killer.killed > 0
         check_run(result.path, result=result)

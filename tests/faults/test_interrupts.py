@@ -16,9 +16,10 @@ import pytest
 
 from paceline.air import Result
 from paceline.run.backend import Backend, BackendConfig
-from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.invariants import check_no_processes, check_run, committed_checkpoints
 from paceline.testing.processes import Driver, Marks, Process, fault, process, wait_for
 from paceline.testing.scripts import Action, ScriptPlan, make_trainer, read_state
+from paceline.train import DataParallelTrainer
 from tests.faults.cases import long_run, mostly_slow
 from tests.faults.laboratory import Laboratory
 
@@ -193,6 +194,33 @@ def test_run_continues_after_an_interrupt_while_a_worker_writes_a_checkpoint(lab
         assert driver.wait(90) in INTERRUPTED
         check_run(lab.trial_dir, processes=driver.known())
     continue_run(lab, plan)
+
+
+@pytest.mark.slow
+def test_run_continues_after_an_interrupt_while_a_checkpoint_is_uploaded(lab: Laboratory) -> None:
+    """C6: the upload never ends. The driver leaves it, and nothing torn can be seen in the store."""
+    from tests.faults.gated_store import GatedStore, counting
+
+    place = f"gated://{lab.root / 'store'}"
+    program = ["-m", "tests.faults.gated_store", place, str(lab.marks.directory)]
+    with Driver(program, output=lab.root / "driver.txt", cwd=Path(__file__).parents[2]) as driver:
+        lab.marks.wait("uploading")
+        driver.family()
+        driver.send(signal.SIGINT)
+        wait_for(lambda: not _pending(driver.pid, signal.SIGINT), "the interrupt to be taken")
+        driver.send(signal.SIGINT)
+        assert driver.wait() in INTERRUPTED, driver.text()
+        check_no_processes(lab.root, driver.known())
+    (stored,) = (lab.root / "store" / "gated").glob("DataParallelTrainer_*")
+    assert [path.parent.name for path in stored.rglob("MANIFEST.json")] == []
+    trainer = DataParallelTrainer.restore(
+        f"{place}/gated/{stored.name}", counting, train_loop_config={"steps": 3}, storage_filesystem=GatedStore()
+    )
+    result = trainer.fit()
+    assert list(result.metrics_dataframe["iteration"]) == [1, 2, 3]
+    assert sorted(path.parent.name for path in stored.rglob("MANIFEST.json"))[-1] >= "checkpoint_000002"
+    assert result.checkpoint is not None
+    assert result.checkpoint.to_dict()["step"] == 3
 
 
 class GateBackend(Backend):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,29 +12,16 @@ import pytest
 from paceline.air import Checkpoint, CheckpointConfig, Result, session
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, PacelineError
 from paceline.air.manifest import verify
+from paceline.testing import chaos
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.processes import Driver
-from paceline.testing.scripts import Action, ScriptPlan, make_trainer, read_state, score
+from paceline.testing.scripts import ScriptPlan, make_trainer, read_state, score
 from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
+from tests.faults.private_mounts import MOUNT_READ_ONLY, MOUNT_SMALL, needs
 from tests.ordinary import PREFIX
 
 MEGABYTE = 1 << 20
-
-MOUNT_SMALL = ("unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=8m,mode=700 small "$0" && exec "$@"')
-MOUNT_READ_ONLY = (
-    *MOUNT_SMALL[:4],
-    'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"',
-)
-
-
-def needs(prefix: tuple[str, ...], place: Path) -> None:
-    """Skip where the kernel or a container refuses a private mount."""
-    place.mkdir(exist_ok=True)
-    tried = subprocess.run([*prefix, str(place), "true"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        pytest.skip(f"no private mounts here: {tried.stderr.strip()}")
-
 
 FULL_DISK = """
 import errno, sys
@@ -96,43 +80,8 @@ def test_forbidden_storage_is_refused_before_a_worker_starts(lab: Laboratory) ->
     assert lab.marks.read("started") == []
 
 
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-DAMAGES: dict[str, Callable[[Path], None]] = {
-    "flipped": flip_a_bit,
-    "truncated": truncate,
-    "empty": empty,
-    "missing": os.unlink,
-}
+DAMAGES = ["flip", "truncate", "empty", "delete"]
 FILES = ["nested/weights.bin", "rank_0.bin", "state.json", "MANIFEST.json"]
-
-
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
-    """A run that failed after saving up to iteration 4."""
-    lab = Laboratory(tmp_path_factory.mktemp("failed"))
-    lab.fail(lab.plan(Action("raise", 5, 0, "enough")), {"kind": "exception"}, iterations=4)
-    return lab
-
-
-@pytest.fixture
-def failed_run(failed: Laboratory, lab: Laboratory) -> ScriptPlan:
-    """The plan that continues a copy of it."""
-    shutil.copytree(failed.storage, lab.storage)
-    shutil.copytree(failed.marks.directory, lab.marks.directory, dirs_exist_ok=True)
-    return lab.plan().continued(lab.trial_dir)
 
 
 @pytest.mark.usefixtures("fault_engine")
@@ -140,23 +89,24 @@ def failed_run(failed: Laboratory, lab: Laboratory) -> ScriptPlan:
     ("file", "damage"),
     mostly_slow([(file, damage) for file in FILES for damage in DAMAGES], everyday=[*zip(FILES, DAMAGES, strict=True)]),
 )
-def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
-    lab: Laboratory, failed_run: ScriptPlan, file: str, damage: str
-) -> None:
-    newest = committed_checkpoints(lab.trial_dir)[-1]
-    DAMAGES[damage](newest / file)
-    result = lab.succeed(failed_run)
+def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(lab: Laboratory, file: str, damage: str) -> None:
+    with chaos(corrupt_checkpoint={"step": 4, "file": file, "how": damage}, fail={"rank": 0, "step": 5}):
+        make_trainer(lab.plan()).fit(raise_on_error=False)
+    newest = lab.trial_dir / "checkpoint_000003"
+    result = lab.succeed(lab.plan().continued(lab.trial_dir))
     assert lab.marks.read("started", rank=0)[-1]["after"] == 3
     assert newest.with_name(f"{newest.name}.corrupt").is_dir()
     assert any(newest.name in warning for warning in result.warnings)
 
 
-def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory, failed_run: ScriptPlan) -> None:
+def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory) -> None:
+    with chaos(corrupt_checkpoint={"file": "nested/*", "times": 4}, fail={"rank": 0, "step": 5}) as faults:
+        make_trainer(lab.plan()).fit(raise_on_error=False)
+    assert len(faults.fired) == 1 + 4
     names = [path.name for path in committed_checkpoints(lab.trial_dir)]
-    for path in committed_checkpoints(lab.trial_dir):
-        flip_a_bit(path / "nested" / "weights.bin")
+    assert len(names) == 4
     with pytest.raises(PacelineError) as caught:
-        make_trainer(failed_run).fit()
+        make_trainer(lab.plan().continued(lab.trial_dir)).fit()
     assert all(name in str(caught.value) for name in names)
     assert all(
         (lab.trial_dir / name / "state.json").exists() or (lab.trial_dir / f"{name}.corrupt").exists() for name in names

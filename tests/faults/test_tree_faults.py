@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from paceline.air import CheckpointConfig, FailureConfig, Result, process, session
+from paceline.air import CheckpointConfig, FailureConfig, Result, faults, session
 from paceline.air.errors import DataError, TrainingFailedError
 from paceline.testing.invariants import check_run, committed_checkpoints, journal_records, listening_sockets
 from paceline.testing.processes import Driver, Marks
@@ -81,7 +81,7 @@ def kill_while_connecting(library: Library, rank: int, marks: Marks, monkeypatch
 
     def join_or_die(*arguments: Any, **keywords: Any) -> None:
         marks.say("connecting")
-        if process.role["rank"] == str(rank) and marks.claim("death"):
+        if faults.role["rank"] == str(rank) and marks.claim("death"):
             marks.wait("connecting", 2)
             os.kill(os.getpid(), signal.SIGKILL)
         import_module(module).join(*arguments, **keywords)

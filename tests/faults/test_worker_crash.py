@@ -12,6 +12,7 @@ import pytest
 
 from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import TrainingFailedError
+from paceline.testing import chaos
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.processes import Marks, fault, process
 from paceline.testing.scripts import Action, make_trainer, saved_iteration
@@ -38,23 +39,17 @@ def test_exit_zero_without_a_result_is_no_success(lab: Laboratory) -> None:
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_worker_is_retried_from_the_newest_checkpoint(lab: Laboratory, rank: int) -> None:
-    plan = lab.plan(
-        Action("signal", 5, rank, signal.SIGKILL),
-        every=2,
-        iterations=8,
-        failures={"max_failures": 1},
-        checkpoints=LOCKSTEP,
-    )
-    result = lab.succeed(plan, attempts=2)
+    plan = lab.plan(every=2, iterations=8, failures={"max_failures": 1}, checkpoints=LOCKSTEP)
+    with chaos(kill={"rank": rank, "step": 5}):
+        result = lab.succeed(plan, attempts=2)
     starts = [mark["after"] for mark in lab.marks.read("started", rank=rank)]
     assert starts == [0, 4]
     assert saved_iteration(result.checkpoint) == 8
 
 
 def test_signal_is_named(lab: Laboratory) -> None:
-    error = lab.fail(
-        lab.plan(Action("signal", 3, 1, signal.SIGKILL)), {"rank": 1, "kind": "signal", "signal": signal.SIGKILL}
-    )
+    with chaos(kill={"rank": 1, "step": 3}):
+        error = lab.fail(lab.plan(), {"rank": 1, "kind": "signal", "signal": signal.SIGKILL})
     assert "SIGKILL" in str(error)
 
 
@@ -216,10 +211,8 @@ def test_exit_that_hangs_is_killed(lab: Laboratory) -> None:
 
 
 def test_everything_a_killed_worker_started_is_gone(lab: Laboratory) -> None:
-    plan = lab.plan(
-        Action("daemons", 2, argument=str(lab.marks.directory)), Action("signal", 2, argument=signal.SIGKILL)
-    )
-    lab.fail(plan, {"rank": 1, "kind": "signal"})
+    with chaos(kill={"rank": 1, "step": 2}):
+        lab.fail(lab.plan(Action("daemons", 2, argument=str(lab.marks.directory))), {"rank": 1, "kind": "signal"})
     assert {mark["kind"] for mark in lab.marks.read("daemon")} == {"child", "setsid", "double fork"}
     assert [mark for mark in lab.marks.read("daemon") if process(mark["pid"])] == []
 
@@ -261,22 +254,65 @@ def test_a_function_that_cannot_be_loaded_fails_once(
 
 
 def test_the_budget_is_exact_and_every_cause_is_kept(lab: Laboratory) -> None:
-    actions = [
-        Action("raise", 3, 0, "first"),
-        Action("exit", 4, 1, 9),
-        Action("signal", 5, 1, signal.SIGKILL),
-        Action("raise", 6, 0, "never reached"),
-    ]
-    plan = lab.plan(*actions, failures={"max_failures": 2}, checkpoints=LOCKSTEP)
-    error = lab.fail(plan, {"rank": 1, "kind": "signal", "attempt": 2}, attempts=3)
+    """A15: exactly 3 attempts with max_failures=2, and the error holds all causes."""
+    plan = lab.plan(Action("exit", 4, 1, 9), failures={"max_failures": 2}, checkpoints=LOCKSTEP)
+    with (
+        chaos(fail={"rank": 0, "step": 3}, kill={"rank": 1, "step": 5}),
+        chaos(fail={"rank": 0, "step": 6}, all_must_fire=False) as never_reached,
+    ):
+        error = lab.fail(plan, {"rank": 1, "kind": "signal", "attempt": 2}, attempts=3)
+    assert never_reached.fired == []
     assert [failure.root_cause.kind for failure in error.failures] == ["exception", "exit", "signal"]
     assert [failure.attempt for failure in error.failures] == [0, 1, 2]
 
 
 def test_unlimited_retries_end_with_success(lab: Laboratory) -> None:
-    plan = lab.plan(Action("raise", 3, 1, "again", times=2), failures={"max_failures": -1}, checkpoints=LOCKSTEP)
-    lab.succeed(plan, attempts=3)
+    plan = lab.plan(failures={"max_failures": -1}, checkpoints=LOCKSTEP)
+    with chaos(fail={"rank": 1, "step": 3, "times": 2}):
+        lab.succeed(plan, attempts=3)
     assert len(committed_checkpoints(lab.trial_dir)) == plan.iterations
+
+
+@pytest.mark.parametrize("every", [0, 1], ids=["without checkpoints", "with checkpoints"])
+def test_a_crash_loop_without_progress_ends(lab: Laboratory, every: int) -> None:
+    """A14: the same crash in each attempt ends a run without limit after 3 attempts, and the error says why."""
+    plan = lab.plan(failures={"max_failures": -1}, checkpoints=LOCKSTEP, every=every)
+    with chaos(fail={"rank": 1, "step": 3, "times": 99}):
+        error = lab.fail(plan, {"rank": 1, "kind": "exception", "attempt": 2}, attempts=3)
+    assert "3 attempts in a row made no progress" in str(error)
+    assert [failure.made_progress for failure in error.failures] == [True, False, False]
+    assert {failure.root_cause.step for failure in error.failures} == {2}
+
+
+def test_a_loop_that_comes_further_each_time_is_not_a_crash_loop(lab: Laboratory) -> None:
+    """A14: a report that no attempt before has reached is progress, also without any checkpoint."""
+    actions = [Action("raise", index, 1, f"at {index}") for index in (2, 3, 4, 5)]
+    plan = lab.plan(*actions, failures={"max_failures": -1}, every=0)
+    result = lab.succeed(plan, attempts=5)
+    assert result.status == "finished"
+
+
+class FlakyStoreError(ConnectionError):
+    """Of the user's own."""
+
+
+def flaky_then_wrong(config: dict[str, Any]) -> None:
+    """The first attempt loses its connection; the second has a mistake in it."""
+    if Marks(config["marks"]).read("attempt"):
+        raise KeyError("price")
+    Marks(config["marks"]).say("attempt")
+    raise FlakyStoreError("reset by the store")
+
+
+@pytest.mark.parametrize("settings", [{"retry_on": [OSError]}, {"never_retry": ["KeyError"]}])
+def test_failures_are_retried_by_the_class_that_the_worker_names(lab: Laboratory, settings: dict[str, Any]) -> None:
+    failures = FailureConfig(max_failures=5, **settings)
+    error = lab.failure_of(flaky_then_wrong, workers=1, attempts=2, failure_config=failures)
+    assert [failure.root_cause.exception_types[0].rpartition(".")[2] for failure in error.failures] == [
+        "FlakyStoreError",
+        "KeyError",
+    ]
+    assert next(iter(settings)) in str(error)
 
 
 def test_plans_are_what_the_driver_script_reads(lab: Laboratory) -> None:

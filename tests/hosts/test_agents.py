@@ -46,7 +46,7 @@ def test_a_host_is_cut_off_and_comes_back(own_hosts: Callable[..., Hosts], tmp_p
         hosts.cut("h2")
         cut_at = time.monotonic()
         event = lost_rank(group)
-        assert (event.rank, event.failure.kind) == (1, "engine")
+        assert (event.rank, event.failure.kind) == (1, "node_lost")
         assert event.failure.message == "h2 (10.231.0.2) has given no sign of life for 3 s"
         assert time.monotonic() - cut_at < HEARTBEAT_S + 1
         group.shutdown()
@@ -69,7 +69,7 @@ def test_a_host_that_is_killed_is_noticed_in_time(own_hosts: Callable[..., Hosts
         hosts.kill("h2")
         killed_at = time.monotonic()
         event = lost_rank(group)
-        assert (event.rank, event.failure.kind) == (1, "engine")
+        assert (event.rank, event.failure.kind) == (1, "node_lost")
         assert "h2 (10.231.0.2)" in event.failure.message
         assert time.monotonic() - killed_at < HEARTBEAT_S + 1
         group.shutdown()

@@ -142,7 +142,7 @@ def attempt(tmp_path: Path, engine: Engine, backend: BackendConfig | None = None
         run_config=RunConfig(failure_config=FailureConfig(start_timeout_s=7, heartbeat_timeout_s=3)),
         backend_config=backend or BackendConfig(),
     )
-    return Attempt(0, description, engine, run_dir, StartPoint(), notify)
+    return Attempt(0, description, description.max_workers, engine, run_dir, StartPoint(), notify)
 
 
 class NodesEngine(FakeEngine):

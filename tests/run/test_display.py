@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from paceline.run.display import GuardedWriter, LinePrefixer, last_overwrite, printable
+from paceline.run.display import GuardedWriter, HeldDisplay, LinePrefixer, PlainDisplay, last_overwrite, printable
 
 
 class TestRanksOutput:
@@ -103,3 +103,20 @@ class TestGuardedWriter:
         writer = GuardedWriter(None)
         assert writer.write("x") == 1
         assert not writer.isatty()
+
+
+class TestHeldDisplay:
+    def test_lines_appear_when_the_terminal_is_free_again(self) -> None:
+        stream = io.StringIO()
+        display = PlainDisplay(GuardedWriter(stream), detailed=True)
+        display.output("(rank 0) ", "a line without an end")
+        held = HeldDisplay(display)
+        before = stream.getvalue()
+        assert before.endswith("end\n"), "whoever uses the terminal starts on a line of its own"
+        held.say("said")
+        held.detail("a detail")
+        held.output("(rank 1) ", "printed\n")
+        held.refresh()
+        assert stream.getvalue() == before
+        assert held.released() is display
+        assert stream.getvalue().removeprefix(before) == "said\na detail\n(rank 1) printed\n"

@@ -12,6 +12,7 @@ import pytest
 from paceline.run.drive import handled
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+ALL = [*SIGNALS, signal.SIGUSR1]
 
 
 @dataclass
@@ -25,16 +26,16 @@ class FakeRun:
 
 @pytest.fixture(autouse=True)
 def default_handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in ALL}
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", ALL)
 def test_the_first_signal_asks(number: signal.Signals) -> None:
     run = FakeRun()
     with handled(run):
@@ -54,7 +55,20 @@ def test_the_second_signal_ends_it(second: signal.Signals) -> None:
         assert caught.value.code == 128 + second
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+def test_sigusr1_announces_a_sigterm_and_ends_nothing_by_itself() -> None:
+    """Batch systems send it some minutes before the SIGTERM: that one is the first that counts."""
+    run = FakeRun()
+    with pytest.raises(SystemExit) as caught, handled(run):  # noqa: PT012
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
+        assert run.requests == [signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM]
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", ALL)
 def test_while_workers_start_the_first_signal_interrupts(number: signal.Signals) -> None:
     run = FakeRun(starting=True)
     with pytest.raises((KeyboardInterrupt, SystemExit)), handled(run):
@@ -72,12 +86,13 @@ def test_handlers_come_back_whatever_happens() -> None:
 def test_ignored_signals_and_the_users_own_handlers_stay() -> None:
     heard: list[int] = []
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, frame: heard.append(number))
     run = FakeRun()
     with handled(run):
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGTERM)
-    assert heard == [signal.SIGTERM]
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+            signal.raise_signal(number)
+    assert heard == [signal.SIGTERM, signal.SIGUSR1]
     assert run.requests == []
 
 

@@ -100,6 +100,7 @@ def test_a_finished_run(run: Any) -> None:
         iteration=6,
         time_total_s=summary.reached.time_total_s,
         attempts=1,
+        world_size=1,
         metrics={"loss": 1 / 6},
         best={"loss": 1 / 2},
         checkpoints=[0, 1, 2],

@@ -94,7 +94,7 @@ def test_the_next_driver_continues(log: Path) -> None:
 
 def test_notes_move_with_the_content(log: Path) -> None:
     times = watch(log)
-    rotation = LogRotation({0: log}, 10, [times], truncated=times.truncated)
+    rotation = LogRotation({0: log}, 20, [times], truncated=times.truncated)
     append(log, "one\n")
     times.look(at_once=True)
     append(log, "two, which is longer\n")
@@ -110,6 +110,21 @@ def test_notes_move_with_the_content(log: Path) -> None:
     times.close()
     assert (notes(older_log(log)).base, list(notes(older_log(log)).sizes)) == (25, [6, 33])
     assert (notes(log).base, notes(log).is_moving) == (25 + 33, False)
+
+
+def test_notes_of_what_was_dropped_go_with_it(log: Path) -> None:
+    times = watch(log)
+    rotation = LogRotation({0: log}, 4, [times], truncated=times.truncated)
+    for text in ("one\n", "two\n", "three\n"):
+        append(log, text)
+        times.look(at_once=True)
+    rotation.look(at_once=True)
+    rotation.wait()
+    append(log, "four\n")
+    times.close()
+    assert older_log(log).read_text() == "o\nthree\n"
+    assert (notes(older_log(log)).base, list(notes(older_log(log)).sizes)) == (6, [2, 8])
+    assert (notes(log).base, list(notes(log).sizes)) == (14, [5])
 
 
 def test_a_driver_that_died_while_it_moved_a_log(log: Path) -> None:

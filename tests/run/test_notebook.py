@@ -173,8 +173,8 @@ class TestTraining:
         text = words(notebook.html("train"))
         assert re.search(r"^DataParallelTrainer_\w+ · finished · 2 workers · iteration 24 · checkpoint_000000 · ", text)
         assert " loss 0.041667 " in text
-        assert "0 ended 24 epoch 23" in text
-        assert "1 ended 24 epoch 23" in text
+        assert re.search(r" 0 ended 24 [0-9.]+ ms 0% epoch 23", text)
+        assert re.search(r" 1 ended 24 [0-9.]+ ms 0% epoch 23", text)
         assert "(rank 0) epoch 0 " in text
         assert text.index("(rank 1) epoch 22") < text.index("(rank 1) epoch 23")
         assert "window.harmed=1" in text

@@ -9,6 +9,8 @@ from paceline.air.result import Result
 from paceline.run.curves import Curves
 from paceline.run.observers import RankState
 from paceline.run.progress_html import RunView, run_html
+from paceline.run.records import RankUse
+from paceline.run.timing import StepTimes
 
 
 def view(row: dict[str, Any], **changes: Any) -> RunView:
@@ -42,7 +44,13 @@ def test_nothing_is_reported_yet() -> None:
 def test_ranks_with_what_they_printed_last() -> None:
     ranks = [RankState(0, 3, "running"), RankState(1, 2, "failed")]
     text = words(view({}, ranks=ranks, last_lines={1: "<b>oops</b>"}))
-    assert text.endswith("rank worker iteration last output 0 running 3 1 failed 2 <b>oops</b>")
+    names = "rank worker iteration step data wait CPU memory last output"
+    assert text.endswith(f"{names} 0 running 3 1 failed 2 <b>oops</b>")
+
+
+def test_ranks_with_what_was_measured() -> None:
+    ranks = [RankState(0, 3, "running", StepTimes(2, 50_000, 20_000), RankUse(0, 0.98, 120_000_000))]
+    assert words(view({}, ranks=ranks)).endswith("0 running 3 25 ms 40% 98% 120 MB")
 
 
 def test_of_many_ranks_those_that_are_behind_are_shown() -> None:

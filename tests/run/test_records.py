@@ -18,12 +18,15 @@ from paceline.run.records import (
     CheckpointRetired,
     Ended,
     Header,
+    RanksUsed,
+    RankUse,
     Reached,
     Record,
     Row,
     RunRecords,
     last_ending,
 )
+from paceline.run.timing import StepTimes
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.journal import Journal, read
 from paceline.storage.journal_parts import PART_BYTES, JournalParts, RemoteJournal
@@ -58,6 +61,8 @@ EVERY_KIND: list[Record] = [
     AttemptStarted(attempt=1, start_index=4, checkpoint=2, hostname="host", pid=7, config=None, version=VERSION),
     row(5, loss=0.25, text="\u00e9", nested={"a": [1, None]}),
     Row(attempt=0, index=6, rank=0, stamp=1.0, elapsed=2.0, metrics={"a": 1}, reduced={"a": 1.5}),
+    Row(attempt=0, index=7, rank=1, stamp=1.0, elapsed=2.0, metrics={}, times=StepTimes(2, 2500, 400, collective_us=7)),
+    RanksUsed(attempt=0, time=2.5, ranks=[RankUse(0, 0.5, 10_000), RankUse(1, 1.25, 20_000, 3)]),
     CheckpointCommitted(number=3, iteration=5, attempt=1, score=0.5, size=10, row={"loss": 0.25}),
     CheckpointRetired(number=2),
     CheckpointRetired(number=1, reason="damaged"),

@@ -1,44 +1,21 @@
-"""Which failure came first, the exception it becomes, and the screen the user reads."""
+"""Which failure came first, and the screen the user reads."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from paceline.air.errors import (
-    AttemptFailure,
-    FailureKind,
-    HangError,
-    RemoteError,
-    ReportMismatchError,
-    StorageError,
-    WorkerDiedError,
-    WorkerFailure,
-)
+from paceline.air.errors import AttemptFailure, FailureKind, WorkerDiedError, WorkerFailure
 from paceline.run.backend import Backend
-from paceline.run.root_cause import attempt_failure, cause_exception, describe, startup_failure
+from paceline.run.root_cause import attempt_failure, describe, startup_failure, with_lost_nodes
 from paceline.train.horovod.backend import HorovodBackend
 from paceline.train.tensorflow.backend import TensorflowBackend
 from paceline.train.torch.backend import TorchBackend
-
-
-class OwnError(Exception):
-    """An exception class of the user's."""
-
-
-class DemandingError(Exception):
-    """One that cannot be built from what it stores."""
-
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__(f"{first} and {second}")
-
-
-class FarewellError(BaseException):
-    """Not an Exception: raising it from fit() would go past the user's handlers."""
 
 
 class AnyBackend(Backend):
@@ -183,70 +160,14 @@ Current thread 0x00007f1c2b7ff6c0 (most recent call first):
         assert attempt_failure(0, [other], HorovodBackend).root_cause.hint == ""
 
 
-def raised(exception_type: str, *arguments: object) -> WorkerFailure:
-    return WorkerFailure(0, "exception", "as text", exception_type=exception_type, arguments=arguments)
-
-
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        (raised("builtins.ValueError", "bad", 3), ValueError("bad", 3)),
-        (raised("ValueError", "bad"), ValueError("bad")),
-        (raised(f"{__name__}.OwnError", "mine"), OwnError("mine")),
-    ],
-)
-def test_the_users_exception_is_built_again(what: WorkerFailure, expected: Exception) -> None:
-    rebuilt = cause_exception(what)
-    assert type(rebuilt) is type(expected)
-    assert isinstance(rebuilt, Exception)
-    assert rebuilt.args == expected.args
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        raised("module_that_is_not_loaded.OwnError", "x"),
-        raised(f"{__name__}.NoSuchError", "x"),
-        raised(f"{__name__}.DemandingError", "1 and 2"),
-        raised(f"{__name__}.FarewellError", "x"),
-        raised("builtins.print", "x"),
-        raised("builtins.SystemExit", "x"),
-        WorkerFailure(0, "exception", "as text", exception_type="builtins.ValueError", arguments=None),
-    ],
-)
-def test_otherwise_a_stand_in_carries_the_text(what: WorkerFailure) -> None:
-    stand_in = cause_exception(what)
-    assert type(stand_in) is RemoteError
-    assert str(stand_in) == "as text"
-    assert stand_in.failure is what
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("hang", HangError),
-        ("unresponsive", HangError),
-        ("report_mismatch", ReportMismatchError),
-        ("storage", StorageError),
-        ("exit", WorkerDiedError),
-        ("premature_exit", WorkerDiedError),
-        ("signal", WorkerDiedError),
-        ("oom", WorkerDiedError),
-        ("startup", WorkerDiedError),
-        ("engine", WorkerDiedError),
-    ],
-)
-def test_other_kinds_have_classes_of_their_own(kind: FailureKind, expected: type[Exception]) -> None:
-    assert type(cause_exception(failure(1, kind=kind))) is expected
-
-
 @pytest.mark.parametrize(
     ("facts", "kind"),
     [
         ({"kind": "signal", "signal": signal.SIGKILL}, "signal"),
-        ({"kind": "signal", "signal": signal.SIGTERM}, "signal"),
+        ({"kind": "signal", "signal": signal.SIGTERM}, "preempted"),
         ({"kind": "oom", "signal": signal.SIGKILL}, "oom"),
         ({"kind": "engine"}, "engine"),
+        ({"kind": "node_lost"}, "node_lost"),
         ({"kind": "unresponsive"}, "unresponsive"),
         ({"kind": "signal", "signal": signal.SIGSEGV}, "startup"),
         ({"kind": "signal", "signal": signal.SIGABRT}, "startup"),
@@ -313,3 +234,26 @@ def test_a_single_failure_has_no_history() -> None:
     text = describe([AttemptFailure(0, full())], "max_failures is 0")
     assert "attempt" not in text
     assert "As a consequence" not in text
+
+
+class GroupOnNodes:
+    """Of two ranks on each node; the first node is gone."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def has_lost_node(self, rank: int) -> bool:
+        self.asked.append(rank)
+        return rank < 2
+
+
+def test_failures_say_that_a_machine_was_lost() -> None:
+    places: Any = [SimpleNamespace(node=SimpleNamespace(node_id=f"n{rank // 2}")) for rank in range(4)]
+    group: Any = GroupOnNodes()
+    failures = [WorkerFailure(rank, "engine", "the agent is gone") for rank in range(4)]
+    kinds = [failure.kind for failure in with_lost_nodes(failures, group, places)]
+    assert kinds == ["node_lost", "node_lost", "engine", "engine"]
+    assert group.asked == [0, 2], "once for each node"
+    raised = [WorkerFailure(1, "exception", "it broke")]
+    assert with_lost_nodes(raised, group, places) == raised
+    assert with_lost_nodes(failures, None, ()) == failures

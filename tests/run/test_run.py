@@ -14,7 +14,8 @@ from paceline.engine.choose import choose_engine
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, Change, Decider, Decision, Donor, Restart, Stop, Wait
 from paceline.run.opening import Embedding
-from paceline.run.run import Phase, Run
+from paceline.run.phases import Phase
+from paceline.run.run import Run
 from tests.train.quick import quick_trainer
 
 

@@ -133,9 +133,15 @@ class TestDirectoryThatASearchChose:
         assert find_run_dirs(directory.parent)[0].root == directory
 
     def test_a_run_is_never_replaced(self, directory: Path) -> None:
+        directory.parent.mkdir()
         self.create(directory)
         with pytest.raises(StorageError, match=r"search/trial.*run already"):
             self.create(directory)
+
+    def test_a_search_whose_directory_is_gone_does_not_get_a_new_one(self, directory: Path) -> None:
+        with pytest.raises(StorageError, match="search/trial"):
+            self.create(directory)
+        assert not directory.parent.exists()
 
 
 def test_reopening_sweeps_what_the_last_driver_left(results_dir: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from paceline.air import Checkpoint
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
+from paceline.run.debug_messages import Pause
 from paceline.run.messages import Acknowledged, Answer, Hold, Warned
 from paceline.run.session import Session
 from tests.air.damage import committed
@@ -176,3 +177,19 @@ def test_shards_by_name(tmp_path: Path) -> None:
         assert session.get_dataset_shard("other") is None
     with pytest.raises(RuntimeError, match="train, valid"):
         session.get_dataset_shard()
+
+
+def test_a_rank_waits_in_report_while_another_one_is_in_the_debugger(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def release(channel: FakeChannel) -> Pause:
+        told.append(len(channel.reports))
+        return Pause(on=False)
+
+    channel = FakeChannel(release)
+    session = Session(session_setup(tmp_path), channel, None)
+    channel.inbox.append(Pause(on=True))
+    session.report({"loss": 1.0})
+    session.report({"loss": 0.5})
+    assert told == [0], "it waited once, before it sent anything"
+    assert len(channel.reports) == 2

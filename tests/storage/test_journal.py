@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from paceline.air.errors import StorageError
-from paceline.storage.journal import Journal, decode_record, read, records_in
+from paceline.storage.journal import Journal, decode_record, encode_record, read, records_in
 from tests.storage.small_disk import run_on_small_disk
 
 RECORDS: list[dict[str, Any]] = [
@@ -328,3 +329,20 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     assert list(read(tmp_path / "journal")) == []
     journal.close()
     assert list(read(tmp_path / "journal")) == RECORDS[:1]
+
+
+class Pair(msgspec.Struct, frozen=True, array_like=True):
+    first: int
+    second: int = 0
+
+
+class Holder(msgspec.Struct, tag="holder", tag_field="kind", omit_defaults=True):
+    value: float
+    pair: Pair | None = None
+
+
+@pytest.mark.parametrize("value", [1.0, math.inf])
+def test_both_encoders_write_a_struct_within_a_record_alike(value: float) -> None:
+    """The slower one writes numbers that are not finite."""
+    fast, slow = (encode_record(Holder(value, Pair(1)), finite=finite) for finite in (True, False))
+    assert decode_record(slow)["pair"] == decode_record(fast)["pair"] == [1, 0]

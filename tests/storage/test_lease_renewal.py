@@ -13,6 +13,7 @@ from paceline.air.errors import StorageError
 from paceline.storage import lease as lease_module
 from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.lease import GIVE_UP_SECONDS, LEASE_SECONDS, Lease
+from paceline.storage.outage import StoreAwayError
 from tests.storage.leasing import HANG_GUARD_S, Clock, holder, machine
 
 
@@ -90,6 +91,67 @@ def test_who_cannot_renew_stops_in_time_and_for_good(
     assert "released" not in holder(store)
     leases().acquire()
     assert clock.waited == 0
+
+
+def test_who_is_patient_writes_nothing_meanwhile_and_takes_the_next_number(
+    store: FsspecFilesystem, leases: Callable[..., Lease], clock: Clock
+) -> None:
+    lease = leases()
+    lease.acquire()
+    lease.patience_s = 100.0
+    clock.now += GIVE_UP_SECONDS + 99
+    lease.raise_if_lost()
+    with pytest.raises(StoreAwayError, match="out of reach"):
+        lease.check()
+    lease.renew()
+    lease.check()
+    assert store.list() == ["lease/000002"]
+    clock.now += GIVE_UP_SECONDS + 101
+    with pytest.raises(StorageError, match=r"renewed.*\b146 s\b"):
+        lease.raise_if_lost()
+    with pytest.raises(StorageError, match=r"renewed.*\b146 s\b"):
+        lease.renew()
+
+
+def test_who_was_replaced_while_it_was_patient_has_lost(
+    store: FsspecFilesystem, leases: Callable[..., Lease], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machine("first"):
+        first = leases()
+        first.acquire()
+        first.patience_s = 100.0
+    clock.now += LEASE_SECONDS
+    monkeypatch.setattr(store, "age", lambda name: LEASE_SECONDS)
+    with machine("second"):
+        leases().acquire()
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"host second, since .* has taken over"):
+            first.renew()
+    with pytest.raises(StorageError, match="host second"):
+        first.raise_if_lost()
+    assert store.list() == ["lease/000002"]
+
+
+def test_a_number_whose_answer_got_lost_is_its_own(
+    store: FsspecFilesystem, leases: Callable[..., Lease], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = leases()
+    lease.acquire()
+    lease.patience_s = 100.0
+    clock.now += LEASE_SECONDS
+
+    def create_and_break(name: str, text: str) -> bool:
+        create(name, text)
+        raise StoreAwayError("the connection broke")
+
+    create = store.create_exclusive
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create_exclusive", create_and_break)
+        with pytest.raises(StoreAwayError):
+            lease.renew()
+    lease.renew()
+    lease.check()
+    assert store.list() == ["lease/000002"]
 
 
 def test_why_it_could_not_renew_is_told(

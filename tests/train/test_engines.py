@@ -32,11 +32,6 @@ def test_the_same_loop_on_every_engine(engine: str) -> None:
     assert (result.metrics["pid"] == os.getpid()) is (engine == "inline")
 
 
-def test_inline_has_one_worker(results_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="engine='local'"):
-        quick_trainer(lambda: None, workers=2, engine="inline").fit()
-
-
 def test_inline_stops_and_fails_like_the_others() -> None:
     def endless() -> None:
         while True:

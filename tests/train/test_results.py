@@ -55,7 +55,7 @@ def assert_same_from_path(result: Result, path: str | Path | None = None) -> Res
     assert (read.log_dir, read.path) == (result.log_dir, result.path)
     assert read.rank_metrics == result.rank_metrics
     assert (read.attempts, read.status) == (result.attempts, result.status)
-    assert type(read.error) is type(result.error)
+    assert type(read.error).__name__ == type(result.error).__name__
     assert str(read.error) == str(result.error)
     assert read.config == result.config
     assert read.metrics_dataframe.equals(result.metrics_dataframe)

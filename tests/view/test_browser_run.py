@@ -18,7 +18,8 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect
 
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig, session
-from paceline.run.records import CheckpointCommitted, CheckpointRetired
+from paceline.run.records import CheckpointCommitted, CheckpointRetired, Ended
+from paceline.run.timing import StepTimes
 from paceline.storage.run_dir import RunDir
 from paceline.train import DataParallelTrainer
 from paceline.view import dash
@@ -162,6 +163,26 @@ def test_ranks_and_their_stacks(server: Any, tab_of: Open) -> None:
     tab.page.get_by_role("button", name="Show the stacks of all ranks").click()
     expect(tab.find(".stack .own", has_text="in train").first).to_be_visible()
     assert sorted(re.findall(r"\d+", " ".join(tab.find(".stack h4").all_text_contents()))) == ["0", "1"]
+
+
+def test_where_the_time_of_ranks_went(tmp_path: Path, show: Any, tab_of: Open) -> None:
+    times = {0: StepTimes(1, 60_000, 600, 45_000), 1: StepTimes(1, 150_000, 120_000)}
+    rows = [row(index, {}, rank=rank, times=times[rank]) for index in (1, 2, 3) for rank in (0, 1)]
+    write(tmp_path / "uneven" / "run", [header("uneven"), attempt(), *rows, Ended(status="finished")])
+    tab = tab_of(show(tmp_path))
+    tab.open()
+    tab.go_to("uneven")
+    tab.page.get_by_role("tab", name="Ranks").click()
+    expect(tab.find("table.plain th")).to_have_text(
+        ["Rank", "State", "Last report", "Step time", "Data wait", "Report wait"]
+    )
+    expect(tab.find("table.plain tbody tr").first.locator("td")).to_have_text(
+        ["0", "ended", "3", "60 ms", "0.6 ms 1 %", "45 ms 75 %"]
+    )
+    expect(tab.find("table.plain tbody tr").last.locator("td")).to_have_text(
+        ["1", "ended", "3", "150 ms", "120 ms 80 %", "0 ms 0 %"]
+    )
+    expect(tab.find("table.plain td.slow")).to_have_text(["150 ms", "120 ms 80 %"])
 
 
 def test_stopping_a_run_needs_a_yes(server: Any, tab_of: Open, root: Path) -> None:

@@ -141,7 +141,13 @@ class TestRuns:
         run.report(0.25)
         run.write(CheckpointCommitted(number=0, iteration=2, size=10))
         assert only(catalog.refresh()).summary.reached == Reached(
-            iteration=2, time_total_s=2.0, attempts=1, metrics={"loss": 0.25, "rank": 0}, checkpoints=[0], size=10
+            iteration=2,
+            time_total_s=2.0,
+            attempts=1,
+            world_size=1,
+            metrics={"loss": 0.25, "rank": 0},
+            checkpoints=[0],
+            size=10,
         )
         run.end()
         assert said(catalog.refresh()) == [("run", "finished")]

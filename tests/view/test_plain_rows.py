@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from paceline.air.errors import StorageError
-from paceline.run.records import CheckpointCommitted, Record
+from paceline.run.records import CheckpointCommitted, RanksUsed, RankUse, Record
+from paceline.run.timing import StepTimes
 from paceline.view import plain_rows
 from paceline.view.column_table import ColumnTable
 from paceline.view.plain_rows import PlainRows
@@ -81,6 +82,20 @@ def test_metrics_that_some_rows_lack(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_rows_of_several_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = (row(n, {**usual(n), "loss": rank}, rank=rank) for n in range(1, COUNT) for rank in (0, 1))
+    assert check(tmp_path, rows, monkeypatch)
+
+
+def test_rows_of_which_some_have_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (row(n, usual(n), times=StepTimes(n, 5 * n, n) if n % 3 else None) for n in range(1, COUNT))
+    assert check(tmp_path, rows, monkeypatch)
+
+
+def used(number: int) -> RanksUsed:
+    return RanksUsed(attempt=0, time=number + 0.5, ranks=[RankUse(0, 0.5, 10_000), RankUse(1, 1.0, 20_000, 3)])
+
+
+def test_what_ranks_use_does_not_interrupt_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (record for n in range(1, COUNT) for record in [*([used(n)] if n % 50 == 1 else []), row(n, usual(n))])
     assert check(tmp_path, rows, monkeypatch)
 
 

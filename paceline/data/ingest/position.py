@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from paceline.air.data_config import Uneven
 from paceline.air.errors import DataError
 from paceline.air.words import counted
 from paceline.data.ingest import ranges as rs
@@ -55,8 +56,6 @@ class LocalShuffle:
 
 READ_AHEAD = "read_ahead"
 """In a rank's state: it does not know which of the rows that it has handed out were used."""
-
-Uneven = Literal["equal", "all", "error"]
 
 
 @dataclass(frozen=True)

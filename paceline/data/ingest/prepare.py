@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.constants import TRAIN_DATASET_KEY
-from paceline.air.data_config import DatasetConfig
+from paceline.air.data_config import DatasetConfig, Uneven
 from paceline.air.errors import ConfigError, DataError
 from paceline.air.words import counted
-from paceline.data.ingest.position import Uneven
 from paceline.data.ingest.prepared import PreparedDataset, Shuffle
 from paceline.data.plan import Plan
 from paceline.data.preprocessor import Preprocess, Preprocessor
@@ -188,7 +187,7 @@ def _notes(dataset: PreparedDataset, workers: int, in_step: bool) -> list[str]:
         notes.append(
             f"dataset {dataset.name!r}: {does_not_divide}, so some ranks get a row more "
             'than others (uneven="all"). If that makes a batch more, a collective in each batch (DDP) waits for ever '
-            'at the last one: use uneven="equal", or torch\'s Join.'
+            'at the last one: use uneven="equal", "join" or "pad_mask".'
         )
     if dataset.uneven == "equal":
         if rows < workers:

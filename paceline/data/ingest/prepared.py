@@ -20,9 +20,10 @@ import cloudpickle
 import numpy as np
 
 from paceline.air.attachment import Attachment
+from paceline.air.data_config import Uneven
 from paceline.air.errors import DataError, SerializationError
 from paceline.data.execution import Piece
-from paceline.data.ingest.position import ReadPosition, Uneven, merged
+from paceline.data.ingest.position import ReadPosition, merged
 from paceline.data.ingest.ranges import Ranges
 from paceline.data.operations.user_operation import UserOperation
 from paceline.data.plan import Plan

@@ -21,7 +21,7 @@ from paceline.air.errors import DataError, RemoteError, SerializationError, Work
 from paceline.air.resources import usable_cores
 from paceline.data.operations import pool_worker
 from paceline.data.operations.pool_worker import Failure, PackedRows
-from paceline.engine.base import Event, Message, Placement, TaskEnded, WorkerGroup, WorkerRequest
+from paceline.engine.base import Event, Message, NodeDrains, Placement, TaskEnded, WorkerGroup, WorkerRequest
 from paceline.engine.local.engine import LocalEngine
 from paceline.engine.serialization import dumps, loads
 
@@ -261,6 +261,8 @@ def _take_in(event: Event, process: _Process, shared: _Shared, processes: list[_
             task.answer.set_exception(_failure(said, shared))
         else:
             task.answer.set_result(process.results)
+        return
+    if isinstance(event, NodeDrains):  # Whoever reads the rows is on the same machine, and is told.
         return
     processes.remove(process)
     ended = WorkerFailure(0, "exit", "its loop ended") if isinstance(event, TaskEnded) else event.failure

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from paceline.air import process
+from paceline.air import faults
 from paceline.engine import protocol
 from paceline.engine.failures import describe_exception
 from paceline.engine.frames import FrameSocket, close_all
@@ -83,7 +83,7 @@ def serve(request: messages.Spawn, channel: Channel) -> NoReturn:
     """Say READY, serve until the driver has had enough, and end without the interpreter's own teardown."""
     driver = os.environ[processes.DRIVER_VARIABLE]
     driver_fd = drivers.open_driver(driver)
-    process.fault_point("worker_start")
+    faults.fault_point("worker_start")
     try:
         start_pulse(channel.frames, request.pulse_s, lambda: _end_without_driver(driver), driver_fd)
         channel.frames.send(protocol.READY, protocol.clocks())
@@ -135,7 +135,7 @@ def _restore_signals() -> None:
     By the module that `signal` is made of: turning numbers into enums would copy dozens of pages of memory.
     """
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGCHLD, _signal.SIGIO):
+    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGUSR1, _signal.SIGCHLD, _signal.SIGIO):
         _signal.signal(number, _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, [])
 
@@ -184,7 +184,7 @@ def _replace_interpreter(request: messages.Spawn, kept_fds: Sequence[int]) -> No
 
 def _prepare_interpreter(request: messages.Spawn, crash_fd: int) -> None:
     """What lives inside the interpreter."""
-    process.role["rank"] = str(request.rank)
+    faults.role["rank"] = str(request.rank)
     around = request.surroundings
     sys.path[:] = [os.fsdecode(entry) for entry in around.sys_path]
     sys.argv[:] = [os.fsdecode(argument) for argument in around.argv]

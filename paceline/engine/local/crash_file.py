@@ -16,6 +16,7 @@ from paceline.engine.frames import close_all
 
 MAX_TEXT = 64 * 1024
 SETTLE_S = 0.02
+_LONG_UNCHANGED = 6
 _FRAME = re.compile(r'  File "(.*)", line (?:\d+|\?\?\?) in ')
 _THREAD = re.compile(r"(Current thread|Thread) 0x.*\(most recent call first\):$")
 
@@ -34,6 +35,13 @@ class CrashFile:
     @property
     def unread(self) -> int:
         return os.fstat(self._fd).st_size - self._read
+
+    @property
+    def shows_current_thread(self) -> bool:
+        """What is new says where the thread is that was asked."""
+        data = os.pread(self._fd, MAX_TEXT, self._read + max(0, self.unread - MAX_TEXT))
+        _, asked, frames = data.rpartition(b"Current thread 0x")
+        return bool(asked) and frames.count(b"\n") > 1
 
     def read(self) -> str:
         """The last part of what is new."""
@@ -57,13 +65,15 @@ class CrashFile:
 
 
 def wait_until_written(files: Sequence[CrashFile], timeout: float) -> None:
-    """Stacks come in many small pieces: they are complete once all have begun and none grows."""
+    """Stacks come in many small pieces, and the thread that was asked may come last: they are complete once all show
+    a frame of it and none grows. If a thread without Python was asked, they show none, and do not grow for longer."""
     deadline = time.monotonic() + timeout
-    sizes = [0] * len(files)
+    sizes, unchanged = [0] * len(files), 0
     while time.monotonic() < deadline:
         time.sleep(SETTLE_S)
         now = [file.unread for file in files]
-        if now == sizes and all(now):
+        unchanged = unchanged + 1 if now == sizes and all(now) else 0
+        if unchanged and (unchanged >= _LONG_UNCHANGED or all(file.shows_current_thread for file in files)):
             return
         sizes = now
 

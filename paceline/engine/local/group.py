@@ -23,9 +23,11 @@ from paceline.engine.local.crash_file import (
     user_stacks,
     wait_until_written,
 )
+from paceline.engine.local.usage import usages_of
 from paceline.engine.local.warden_client import WardenClient, absolute_sys_path
 from paceline.engine.places import WorkerPlace, variables
 from paceline.engine.reactor import Reactor
+from paceline.engine.usage import Usage
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
 
 EXIT_STATUS_WAIT_S = 1.0
@@ -89,6 +91,11 @@ class LocalGroup(ChannelGroup):
         self._closed = False
         self._memory_kills_before = linux.out_of_memory_kills()
         warden.listen(number, self)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing of it is left."""
+        return self._closed
 
     # Start
 
@@ -258,6 +265,9 @@ class LocalGroup(ChannelGroup):
 
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
         return self._stacks_of(self._locals, timeout)
+
+    def usage(self, timeout: float = 1.0) -> dict[int, Usage]:
+        return usages_of({member.rank: member.pid for member in self._locals if member.pid and not member.gone})
 
     def _stacks_of(self, members: list[LocalMember], timeout: float) -> dict[int, str]:
         asked = {

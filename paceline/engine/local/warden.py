@@ -74,10 +74,10 @@ class Warden:
 
     def _set_up(self) -> None:
         linux.adopt_orphans()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # A batch system sends these to every process of a job. What becomes of the workers, the driver decides.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._on_terminate)
         signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         for fd in self._own_fds():
             os.set_inheritable(fd, False)
@@ -93,9 +93,6 @@ class Warden:
         self._forget_exit_work()
         gc.enable()
         gc.freeze()  # Or the first collection in each worker would copy most of the memory.
-
-    def _on_terminate(self, *_: object) -> None:
-        self._quit = self._told_to_quit = True
 
     def _preload(self) -> str | None:
         """Import what workers will need. A module that is not installed is left to the worker to miss."""

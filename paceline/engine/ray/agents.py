@@ -18,7 +18,7 @@ from paceline.engine.local.engine import make_room_for_fds
 from paceline.engine.local.warden_client import absolute_sys_path
 from paceline.engine.ray.actor import AgentHolder
 from paceline.engine.ray.connection import Connection
-from paceline.engine.ray.room import ClusterNode, alive_nodes
+from paceline.engine.ray.room import ClusterNode, alive_nodes, draining_nodes
 from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine, catch_up, end_agents
@@ -34,6 +34,9 @@ WARM_ANYWAY = 8
 """On so many nodes agents get ready, though a group has fewer workers: nobody knows which Ray will choose."""
 LEFT_FOR_S = 3600.0
 """How long a node that has left may come back. In a cloud it comes back under another address, as any node."""
+GONE_WITHIN_S = 1.0
+"""How long after its agent a node may end so that both are taken for one loss."""
+REACH_S = 1.0
 POLL_S = 0.05
 
 
@@ -105,6 +108,8 @@ class Agents:
         self.left: dict[str, ClusterNode] = {}
         """Nodes that the cluster had, and has no more. They may come back under another id."""
         self._left_at: dict[str, float] = {}
+        self.draining: dict[str, float | None] = {}
+        """Nodes that are about to leave, and when (wall clock), if that is known."""
 
     # Nodes
 
@@ -132,9 +137,32 @@ class Agents:
             if node.address not in returned and now - self._left_at[name] < LEFT_FOR_S
         }
 
+    def has_left(self, node_id: str) -> bool:
+        """Whether a node that has just lost its agent is gone itself.
+
+        Ray notices that after a few seconds. Its own process on the node shows it at once, unless the agent was the
+        first of the two to end.
+        """
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while True:
+            try:
+                node = self.nodes(fresh=True).get(node_id)
+            except EngineError:  # The cluster does not answer.
+                return False
+            if node is None or not _listens(node):
+                return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_S)
+
+    def look_for_drains(self) -> None:
+        """Ask Ray, in the thread of the connection, which nodes are about to leave."""
+        self.draining = draining_nodes()
+
     def suspects(self) -> set[str]:
-        """Nodes whose agent was lost, is silent or does not come up: whether they are alive is not known."""
-        return {
+        """Nodes whose agent was lost, is silent or does not come up: whether they are alive is not known. Also those
+        that are about to leave."""
+        return set(self.draining) | {
             name
             for name, agent in list(self._by_node.items())
             if agent.line.lost or agent.is_silent or (agent.is_coming and agent.replaces_lost)
@@ -306,7 +334,7 @@ class Agents:
         for agent in missing:
             agent.silent_at = time.monotonic()
             if not agent.line.groups:
-                agent.line.lose(f"{agent.node.label} does not answer")
+                agent.line.lose(f"{agent.node.label} does not answer", "node_lost")
         if missing:
             raise UnusableNodeError(missing[0].node, missing[0].line.lost or f"no answer within {ROLL_CALL_S:g} s")
 
@@ -321,6 +349,17 @@ class Agents:
         end_agents([agent.line for agent in list(self._by_number.values())], self._reactor)
         holders = [agent.holder for agent in list(self._by_number.values())]
         self._connection.tell(lambda: [ray.kill(holder) for holder in holders])
+
+
+def _listens(node: ClusterNode) -> bool:
+    """Whether Ray's own process on the node takes connections; True if that cannot be found out."""
+    if not node.port:
+        return True
+    try:
+        socket.create_connection((node.address, node.port), REACH_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _those_that_are_there(references: list[Any]) -> list[Any]:

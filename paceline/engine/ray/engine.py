@@ -11,13 +11,13 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 
-from paceline.air.errors import EngineLost, StartupTimeoutError, WorkerDiedError, WorkerFailure
+from paceline.air.errors import EngineLost, NoRoomError, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine.base import Capabilities, ClusterAccess, Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
 from paceline.engine.failures import ENGINE_LOST
@@ -25,8 +25,8 @@ from paceline.engine.places import Node, WorkerPlace, lay_out
 from paceline.engine.ray.agents import Agents, NodeAgent, UnusableNodeError
 from paceline.engine.ray.connection import Connection
 from paceline.engine.ray.held import LOOK_S, HeldRoom, HeldRooms
-from paceline.engine.ray.reservation import Reservation, reserve
-from paceline.engine.ray.room import wanted_in_words
+from paceline.engine.ray.reservation import Reservation, free_by_node, reserve
+from paceline.engine.ray.room import room_for, wanted_in_words
 from paceline.engine.reactor import ReactorEngine
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent import filesystem_id
@@ -36,6 +36,8 @@ from paceline.engine.remote.tls import TlsRelay
 
 SILENCE_S = 60.0
 """An agent that has not heard from the driver for so long ends."""
+LEAST_TRY_S = 1.0
+"""What a node that cannot be used costs of start_timeout_s at least, so that there is an end of trying others."""
 OTHER_ROOM_S = 2.0
 """How long other room is looked for when what was held cannot be used."""
 
@@ -106,6 +108,16 @@ class RayEngine(ReactorEngine):
             self.reactor.wake()
         else:
             self._agents.tend(listens=not self._by_number)
+            self._announce_drains(self._agents)
+
+    def _announce_drains(self, agents: Agents) -> None:
+        if not self._by_number:
+            return
+        agents.look_for_drains()
+        for node_id, gone_at in agents.draining.items():
+            seconds_left = None if gone_at is None else max(0.0, gone_at - time.time())
+            for group in list(self._by_number.values()):
+                group.note_drain(node_id, seconds_left)
 
     def _on_connected(self, caller: Caller, sock: socket.socket) -> None:
         if caller.kind == AGENT:
@@ -128,21 +140,38 @@ class RayEngine(ReactorEngine):
     def what_is_gone(self, placement: Placement) -> str:
         return self._held.what_is_gone(placement)
 
+    def room(self, bundle: Mapping[str, float]) -> int:
+        """On nodes that are there and stay: not those that drain, nor those whose agent was just lost."""
+        if self.lost:
+            raise EngineLost(self.lost)
+        self._held.drop_unused()
+        self._connection.ask(self.agents.look_for_drains)
+        nodes, free = self.agents.nodes(fresh=True), self._connection.ask(free_by_node)
+        unusable = self.agents.suspects()
+        return room_for(bundle, [free.get(name, {}) for name in nodes if name not in unusable])
+
     def start_group(self, placement: Placement) -> WorkerGroup:
         self._check(placement)
-        deadline = time.monotonic() + placement.start_timeout_s
         if isinstance(placement.reservation, HeldRoom):
+            deadline = time.monotonic() + placement.start_timeout_s
             return self._start_in(placement.reservation, placement, deadline)
         self.agents.try_again()
         self._held.drop_unused()
-        problem = ""
+        problem, left_s = "", placement.start_timeout_s
+        limit = placement.resource_timeout_s
+        waits_until = float("inf") if limit is None else time.monotonic() + limit
         while True:
             try:
-                reserved = reserve(self._connection, self.agents, placement, deadline, self.agents.suspects)
-                return self._start_on(reserved, placement, deadline)
+                reserved = reserve(self._connection, self.agents, placement, waits_until, self.agents.suspects)
+            except NoRoomError as error:
+                raise NoRoomError(f"{error}{problem}") from None
+            began = time.monotonic()
+            try:
+                return self._start_on(reserved, placement, began + left_s)
             except UnusableNodeError as error:
                 problem = f"\nBefore that: {error}"
-                if time.monotonic() > deadline:
+                left_s -= max(LEAST_TRY_S, time.monotonic() - began)
+                if left_s <= 0:
                     raise StartupTimeoutError(f"the workers did not get ready in time: {error}") from None
             except StartupTimeoutError as error:
                 raise StartupTimeoutError(f"{error}{problem}") from None
@@ -273,6 +302,18 @@ class RayGroup(RemoteGroup):
         if failure.kind == "engine" and failure.message == self._engine.lost:
             failure = replace(failure, exception_type=ENGINE_LOST)
         super().fail_with(member, failure)
+
+    def launch(self, deadline: float | None = None) -> None:
+        try:
+            super().launch(deadline)
+        except WorkerDiedError as error:
+            failure = error.failure
+            if failure is None or failure.kind != "engine" or not self.has_lost_node(failure.rank):
+                raise
+            raise WorkerDiedError(str(error), replace(failure, kind="node_lost")) from None
+
+    def has_lost_node(self, rank: int) -> bool:
+        return not self._engine.lost and self._engine.agents.has_left(self.places[rank].node.node_id)
 
     def shutdown(self, grace: float = 0.0) -> list[str]:
         try:

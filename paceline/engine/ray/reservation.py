@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError, RuntimeEnvSe
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from paceline.air.errors import ConfigError, StartCancelledError, StartupTimeoutError
+from paceline.air.errors import ConfigError, NoRoomError, StartCancelledError
 from paceline.engine.base import Placement
 from paceline.engine.ray.agents import Agents, UnusableNodeError
 from paceline.engine.ray.connection import Connection
@@ -76,7 +76,7 @@ def reserve(
 ) -> Reservation:
     """Wait for room on nodes that are not to be avoided, as far as the others suffice.
 
-    Raises ConfigError at once for what can never fit, StartupTimeoutError when the time is up, StartCancelledError when
+    Raises ConfigError at once for what can never fit, NoRoomError when the time is up, StartCancelledError when
     the room is not wanted any more.
     """
     nodes = agents.nodes()
@@ -94,7 +94,7 @@ def reserve(
                     raise StartCancelledError("the run is to end, and had no room on the Ray cluster yet")
                 waited = time.monotonic() - began
                 if time.monotonic() > deadline:
-                    raise StartupTimeoutError(_waiting_text(connection, agents, placement, waited))
+                    raise NoRoomError(_waiting_text(connection, agents, placement, waited))
                 if waited > ANNOUNCE_S and not is_announced:
                     is_announced = True
                     if placement.notify is not None:
@@ -147,18 +147,20 @@ def _places(group: PlacementGroup, wait_s: float) -> list[str]:
 
 
 def _waiting_text(connection: Connection, agents: Agents, placement: Placement, waited_s: float) -> str:
-    free = connection.ask(_free_by_node)
+    free = connection.ask(free_by_node)
     nodes = list(agents.nodes().values())
     left = [node.label for node in agents.left.values()]
     gone = f"\nThe cluster has lost {', '.join(left)}." if left else ""
+    limit = placement.resource_timeout_s
+    how_long = "until there is some" if limit is None else f"for at most resource_timeout_s={limit:g} s"
     return (
         f"the Ray cluster has had no room for {wanted_in_words(placement)} for {waited_s:.0f} s. Free on its nodes:\n"
         f"{has_in_words(placement, nodes, free)}{gone}\n"
-        f"A run waits for at most FailureConfig(start_timeout_s={placement.start_timeout_s:g})."
+        f"The run waits {how_long}. Press Ctrl-C to stop it."
     )
 
 
-def _free_by_node() -> dict[str, dict[str, float]]:
+def free_by_node() -> dict[str, dict[str, float]]:
     from ray._private.state import available_resources_per_node  # What ray.available_resources() adds up.
 
     free: dict[str, dict[str, float]] = available_resources_per_node()

@@ -30,6 +30,8 @@ class ClusterNode:
     address: str
     hostname: str
     resources: Amounts
+    port: int = 0
+    """Where Ray listens on it; 0 if that is not known."""
 
     @property
     def label(self) -> str:
@@ -41,11 +43,29 @@ def alive_nodes(described: Iterable[Mapping[str, Any]]) -> dict[str, ClusterNode
     """Of what ray.nodes() gives, by id."""
     return {
         node["NodeID"]: ClusterNode(
-            node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"], dict(node["Resources"])
+            node["NodeID"],
+            node["NodeManagerAddress"],
+            node["NodeManagerHostname"],
+            dict(node["Resources"]),
+            node.get("NodeManagerPort", 0),
         )
         for node in described
         if node["Alive"]
     }
+
+
+def draining_nodes() -> dict[str, float | None]:
+    """Nodes that Ray is about to take out of the cluster, with the time at which they will be gone, if it is known.
+
+    There is no public call for it. Without the private one nobody is warned, and the loss of a node is noticed later.
+    """
+    try:
+        from ray._private.state import state
+
+        deadlines: Mapping[str, int] = state.get_draining_nodes()
+    except Exception:  # Whatever another version of Ray raises here.
+        return {}
+    return {node_id: deadline_ms / 1000 or None for node_id, deadline_ms in deadlines.items()}
 
 
 def worker_bundle(placement: Placement) -> dict[str, float]:
@@ -104,6 +124,12 @@ def fits(placement: Placement, nodes: Sequence[Amounts]) -> bool:
             if sum(capacities) - capacities[number] + how_often(each, rest) >= count:
                 return True
     return False
+
+
+def room_for(bundle: Amounts, free: Iterable[Amounts]) -> int:
+    """How many such workers fit on nodes that have this much left."""
+    wanted = {name: amount for name, amount in bundle.items() if amount} or _NEXT_TO_NOTHING
+    return sum(how_often(wanted, node) for node in free)
 
 
 def _fit_in_turn(bundles: Iterable[Amounts], nodes: Sequence[Amounts]) -> bool:

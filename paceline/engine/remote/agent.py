@@ -24,6 +24,7 @@ from paceline.engine.channel_group import STALL_S
 from paceline.engine.frames import ATTACHED, SHARED, FrameSocket
 from paceline.engine.local.crash_file import wait_until_written
 from paceline.engine.local.engine import make_room_for_fds
+from paceline.engine.local.usage import usages_of
 from paceline.engine.local.warden_client import WardenClient
 from paceline.engine.local.wardens import Wardens
 from paceline.engine.reactor import WRITE, Reactor
@@ -196,6 +197,8 @@ class Agent:
             self._kill_group(message)
         elif isinstance(message, messages.ShowStacks):
             self._in_thread(lambda: self._show_stacks(message))
+        elif isinstance(message, messages.ShowUsage):
+            self._in_thread(lambda: self._show_usage(message))
         elif isinstance(message, messages.Warm):
             self._warden(tuple(message.preload))
         elif isinstance(message, messages.Lend):
@@ -225,6 +228,12 @@ class Agent:
             with self._reactor.lock:
                 texts = group.take_stacks(files)
         self.tell(messages.Stacks(asked.group, asked.number, texts))
+
+    def _show_usage(self, asked: messages.ShowUsage) -> None:
+        with self._reactor.lock:
+            group = self._groups.get(asked.group)
+            pids = {} if group is None else group.pids_of(asked.ranks)
+        self.tell(messages.Usages(asked.group, asked.number, usages_of(pids)))
 
     # Workers
 

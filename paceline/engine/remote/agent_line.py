@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from paceline.air.attachment import Attachment
+from paceline.air.errors import FailureKind
 from paceline.engine import protocol
 from paceline.engine.channel_group import RECHECK_S, STALL_S
 from paceline.engine.frames import ATTACHED, FrameSocket
@@ -50,6 +51,8 @@ class AgentLine:
         self.facts: messages.NodeFacts | None = None
         self.lost = ""
         """Why the agent was lost; empty while it is not."""
+        self.lost_as: FailureKind = "engine"
+        """Whether the machine is taken to be gone ("node_lost") or only the agent on it."""
         self.lost_at = 0.0
         self.offsets = protocol.ClockOffsets()
         self.groups: dict[int, GroupOfLine] = {}
@@ -159,7 +162,7 @@ class AgentLine:
         return now - self._last_heard > limit and self._watched_s >= min(limit, RECHECK_S)
 
     def lose_silent(self, limit: float) -> None:
-        self.lose(f"{self.label} has given no sign of life for {limit:g} s")
+        self.lose(f"{self.label} has given no sign of life for {limit:g} s", "node_lost")
 
     def _heard(self) -> None:
         self._last_heard = time.monotonic()
@@ -204,11 +207,11 @@ class AgentLine:
 
     # End
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, kind: FailureKind = "engine") -> None:
         with self._reactor.lock:
             if self.lost:
                 return
-            self.lost, self.lost_at = why, time.monotonic()
+            self.lost, self.lost_as, self.lost_at = why, kind, time.monotonic()
             self._shipments.clear()
             self._hang_up()
             for group in list(self.groups.values()):

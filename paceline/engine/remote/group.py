@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.air.attachment import Attachment
-from paceline.air.errors import EngineError, StartupTimeoutError, WorkerDiedError, WorkerFailure
+from paceline.air.errors import EngineError, FailureKind, StartupTimeoutError, WorkerDiedError, WorkerFailure
 from paceline.engine import protocol
 from paceline.engine.base import Placement
 from paceline.engine.channel_group import ChannelGroup, GroupMember
@@ -27,8 +27,9 @@ from paceline.engine.reactor import Reactor
 from paceline.engine.remote import messages
 from paceline.engine.remote.agent_line import AgentLine
 from paceline.engine.remote.member import RemoteMember
+from paceline.engine.remote.questions import Answer, Asking, Questions, time_for_stacks
 from paceline.engine.remote.sharing import SharedDirectories
-from paceline.engine.remote.stacks import StackQuestions
+from paceline.engine.usage import Usage
 from paceline.engine.worker_loop import DRIVER_LOST_EXIT
 
 EXIT_STATUS_WAIT_S = 1.0
@@ -55,7 +56,8 @@ class RemoteGroup(ChannelGroup):
         self._load_error = ""
         self._is_late = False
         """It did not get ready in time."""
-        self._stacks = StackQuestions(number)
+        self._stacks: Questions[str] = Questions()
+        self._usage: Questions[Usage] = Questions()
         self._gone: set[AgentLine] = set()
         self._log_error = ""
         self._ending: set[RemoteMember] = set()
@@ -185,11 +187,13 @@ class RemoteGroup(ChannelGroup):
             self._load_error = message.error
         elif isinstance(message, messages.WardenLost):
             text = "the process that watches over the workers was killed; the workers ended with it"
-            self._lose_workers(line, text, message.diagnosis)
+            self._lose_workers(line, text, "engine", message.diagnosis)
         elif isinstance(message, messages.Spawned):
             self._remote[message.rank].pid = message.pid
         elif isinstance(message, messages.Stacks):
-            self._stacks.take(line, message)
+            self._stacks.take(line, message.number, message.texts)
+        elif isinstance(message, messages.Usages):
+            self._usage.take(line, message.number, message.of_ranks)
         elif isinstance(message, messages.SpawnFailed):
             self.fail(self._remote[message.rank], "startup", message.error)
         else:
@@ -221,14 +225,14 @@ class RemoteGroup(ChannelGroup):
 
     def on_agent_lost(self, line: AgentLine) -> None:
         self._gone.add(line)
-        self._lose_workers(line, line.lost)
+        self._lose_workers(line, line.lost, line.lost_as)
 
-    def _lose_workers(self, line: AgentLine, why: str, details: str = "") -> None:
+    def _lose_workers(self, line: AgentLine, why: str, kind: FailureKind, details: str = "") -> None:
         for member in self._remote:
             if member.line is line and not member.gone:
                 self.drain(member, is_alive=True)
                 member.gone = True
-                self.fail(member, "engine", why, traceback=details)
+                self.fail(member, kind, why, traceback=details)
 
     def on_hangup(self, member: GroupMember) -> None:
         self._settle(self._remote[member.rank])
@@ -280,15 +284,25 @@ class RemoteGroup(ChannelGroup):
         return {member.rank: member.pid for member in self._remote if member.pid is not None}
 
     def stacks(self, timeout: float = 1.0) -> dict[int, str]:
+        wait_s = time_for_stacks(timeout)
+        texts = self._ask(
+            self._stacks, lambda ranks, number: messages.ShowStacks(self.number, ranks, number, wait_s), timeout
+        )
+        return {rank: text for rank, text in texts.items() if text}
+
+    def usage(self, timeout: float = 1.0) -> dict[int, Usage]:
+        return self._ask(self._usage, lambda ranks, number: messages.ShowUsage(self.number, ranks, number), timeout)
+
+    def _ask(self, questions: Questions[Answer], asking: Asking, timeout: float) -> dict[int, Answer]:
         asked: dict[AgentLine, list[int]] = {}
         for member in self._remote:
             if not member.has_ended and not member.line.lost:
                 asked.setdefault(member.line, []).append(member.rank)
         with self.reactor.lock:
-            question = self._stacks.ask(asked, timeout)
+            question = questions.ask(asked, asking)
         self.wait_for(lambda: question.is_answered, timeout)
         with self.reactor.lock:
-            return self._stacks.close(question)
+            return questions.close(question)
 
     # End
 

@@ -13,6 +13,7 @@ from paceline.engine.local.messages import GroupGone as GroupGone
 from paceline.engine.local.messages import Quit as Quit
 from paceline.engine.local.messages import Spawned as Spawned
 from paceline.engine.local.messages import SpawnFailed as SpawnFailed
+from paceline.engine.usage import Usage
 
 CONTROL: Final = 1
 """The tag of messages on an agent's connection; the struct's own tag says what it is. Besides them there are only the
@@ -87,6 +88,15 @@ class ShowStacks(msgspec.Struct, frozen=True, tag=True):
     """How long the ranks may take."""
 
 
+class ShowUsage(msgspec.Struct, frozen=True, tag=True):
+    """Answered by Usages."""
+
+    group: int
+    ranks: list[int]
+    number: int
+    """Tells the questions of a group apart; the answer has the same."""
+
+
 class Lend(msgspec.Struct, frozen=True, tag=True):
     """Hand an attachment to a worker, which waits for it. Attachments come ahead, and are counted from 0."""
 
@@ -111,7 +121,7 @@ class Ping(msgspec.Struct, frozen=True, tag=True):
     """The driver is alive. Answered by Pulse."""
 
 
-ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | Lend | Drop | LookFor | Ping | Quit
+ToAgent = Warm | SpawnWorker | KillGroup | ShowStacks | ShowUsage | Lend | Drop | LookFor | Ping | Quit
 
 
 class NodeFacts(msgspec.Struct, frozen=True, tag=True):
@@ -185,7 +195,15 @@ class Stacks(msgspec.Struct, frozen=True, tag=True):
     texts: dict[int, str]
 
 
-OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | GroupGone
+class Usages(msgspec.Struct, frozen=True, tag=True):
+    """Of the ranks that were asked for, and have a process."""
+
+    group: int
+    number: int
+    of_ranks: dict[int, Usage]
+
+
+OfGroup = Spawned | SpawnFailed | Output | Exited | WardenLost | LoadFailed | Stacks | Usages | GroupGone
 FromAgent = NodeFacts | Pulse | LastWords | Seen | OfGroup
 
 

@@ -286,6 +286,11 @@ class GroupHere:
             worker.remove_folder()
         sweep()  # Workers that were killed could not remove their temporary files.
 
+    def pids_of(self, ranks: Sequence[int]) -> dict[int, int]:
+        """Of those that have a process."""
+        pids = {rank: self.workers[rank].pid for rank in ranks if rank in self.workers}
+        return {rank: pid for rank, pid in pids.items() if pid is not None}
+
     def ask_for_stacks(self, ranks: Sequence[int]) -> dict[int, CrashFile]:
         """Where they will show them."""
         files = {}

@@ -125,6 +125,15 @@ class HorovodBackend(Backend):
         "gloo/transport",
         "nccl communicator was aborted",
     )
+    collective_frames: ClassVar[tuple[str, ...]] = (
+        *(f"horovod.torch.mpi_ops:{name}" for name in ("synchronize", "barrier", "join")),
+        *(f"horovod.torch.functions:{name}" for name in ("broadcast_object", "allgather_object")),
+        "horovod.common.basics:init",
+    )
+    mixed_frames: ClassVar[tuple[str, ...]] = (
+        *(f"horovod.tensorflow.mpi_ops:{name}" for name in ("_allreduce", "allgather", "broadcast", "join", "barrier")),
+        "tensorflow.python.eager.execute:quick_execute",
+    )
 
     def __init__(self) -> None:
         self._rendezvous: Rendezvous | None = None

@@ -24,6 +24,7 @@ _LEAVE_TIMEOUT_S = 5.0
 class HuggingFaceBackend(TorchBackend):
     """For workers that make an Accelerator, or have Transformers make one."""
 
+    joins_uneven: ClassVar[bool] = False  # their own loops make the batches
     preload: ClassVar[tuple[str, ...]] = (*TorchBackend.preload, "paceline.train.huggingface.backend")
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:

@@ -56,6 +56,9 @@ class LightGBMBackend(Backend):
         "paceline.train.lightgbm.matrix",
     )
 
+    collective_frames: ClassVar[tuple[str, ...]] = ("paceline.train.lightgbm.backend:gather",)
+    mixed_frames: ClassVar[tuple[str, ...]] = ("lightgbm.basic:update", "lightgbm.basic:construct")
+
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         if worker_group.world_size == 1:
             return

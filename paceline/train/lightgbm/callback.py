@@ -64,7 +64,7 @@ class ReportCallback(RoundReporter):
         make_one(env, lambda dataset: self._shares.get(dataset, self._shares[_TRAIN]))
         done = env.iteration + 1
         is_last = done == env.end_iteration and self._checkpoint_at_end
-        due = is_last or self._is_due(done)
+        due = self._is_due(done) or is_last
         session = session_slot.current()
         if session is not None:
             self._lacking = None if due else (model, session.reports + 1)

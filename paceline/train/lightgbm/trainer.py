@@ -136,7 +136,7 @@ class LightGBMTrainer(TreeTrainer):
         return value_of(self.params or {}, "objective")
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
-        check_params(params, self.scaling_config.num_workers)
+        check_params(params, self.scaling_config.max_workers)
         check_metrics(params)
         if ranks_rows(params):
             check_queries(self.datasets, self.dmatrix_params or {}, GROUP_KEYWORDS)

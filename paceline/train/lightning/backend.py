@@ -13,6 +13,7 @@ from paceline.train.torch.backend import TorchBackend, TorchConfig
 class LightningBackend(TorchBackend):
     """Lightning's import takes as long as PyTorch's: it is paid once, while the user's own program goes on."""
 
+    joins_uneven: ClassVar[bool] = False  # Lightning wraps the model itself
     preload: ClassVar[tuple[str, ...]] = (
         *TorchBackend.preload,
         "lightning.pytorch",
@@ -24,6 +25,7 @@ class LightningBackend(TorchBackend):
 class PytorchLightningBackend(TorchBackend):
     """The same for modules of the older package."""
 
+    joins_uneven: ClassVar[bool] = False  # Lightning wraps the model itself
     preload: ClassVar[tuple[str, ...]] = (
         *TorchBackend.preload,
         "pytorch_lightning",

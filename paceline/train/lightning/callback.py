@@ -35,7 +35,8 @@ class EpochReporter:
             prepare_trainer(trainer).fit(MyModule(), loader)
 
     The row has the metrics of `trainer.callback_metrics`, "epoch" and "step". The checkpoint has one file,
-    "checkpoint.ckpt", which `trainer.fit(ckpt_path=...)` goes on from.
+    "checkpoint.ckpt", which `trainer.fit(ckpt_path=...)` goes on from. When the run asks for a checkpoint within an
+    epoch (`train.should_checkpoint()`), that is a row of its own.
     """
 
     CHECKPOINT_NAME: ClassVar[str] = CHECKPOINT_FILE
@@ -60,8 +61,11 @@ class EpochReporter:
 
     def report_epoch(self, trainer: Any) -> None:
         """One row and one checkpoint; every rank calls it."""
-        assert self._scratch is not None
         end_train_pass(trainer)
+        self.report_now(trainer)
+
+    def report_now(self, trainer: Any) -> None:
+        assert self._scratch is not None
         path = os.path.join(self._scratch, self.CHECKPOINT_NAME)
         trainer.save_checkpoint(path, weights_only=False)
         try:
@@ -69,6 +73,20 @@ class EpochReporter:
         finally:
             if trainer.is_global_zero:
                 shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class StepsToAsk:
+    """Asks the run after each step of the optimizer whether to save. Between two of them gradients add up, which no
+    checkpoint has."""
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def should_checkpoint(self, trainer: Any) -> bool:
+        if trainer.global_step == self._step:
+            return False
+        self._step = trainer.global_step
+        return session_slot.active().should_checkpoint()
 
 
 class EpochEndReporter:
@@ -79,12 +97,17 @@ class EpochEndReporter:
         self._reporter = reporter
         self._trained = False
         self._has_trained = False
+        self._steps = StepsToAsk()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._has_trained = False  # one Trainer may fit several times
 
     def on_train_batch_start(self, trainer: Any, *arguments: Any) -> None:
         self._trained = self._has_trained = True
+
+    def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
+        if self._steps.should_checkpoint(trainer) and not trainer.is_last_batch:  # otherwise the epoch's row has one
+            self._reporter.report_now(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         end_validation_pass(trainer)
@@ -108,7 +131,8 @@ def row_of(trainer: Any) -> dict[str, Any]:
 class SaveReporter:
     """Reports each train epoch, after its validation; when Lightning has saved, the row has the checkpoint.
 
-    A save within an epoch is a row of its own. As a checkpoint callback it is called last, after the module.
+    It also saves when the run asks for it. A save within an epoch is a row of its own. As a checkpoint callback it is
+    called last, after the module.
     """
 
     dirpath: str | None
@@ -127,9 +151,11 @@ class SaveReporter:
     """Since the last row of an epoch."""
     _has_trained = False
     """Since the fit began."""
+    _steps = StepsToAsk()
 
     def on_train_start(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_start(trainer, *arguments)  # type: ignore[misc]
+        self._steps = StepsToAsk()
         count_anew(trainer)
         self._clear(trainer)  # what an attempt that was killed has left
 
@@ -139,7 +165,14 @@ class SaveReporter:
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
         super().on_train_batch_end(trainer, *arguments, **keywords)  # type: ignore[misc]
-        self._report_within_epoch(trainer)
+        if self._steps.should_checkpoint(trainer) and self._saved is None:
+            self._save_checkpoint(trainer, os.path.join(str(self.dirpath), f"asked-step={trainer.global_step}.ckpt"))
+        try:
+            self._report_within_epoch(trainer)
+        except StopTraining as stop:
+            self._trained = False  # The epoch does not end here.
+            trainer.limit_val_batches = 0  # Lightning would validate before it stops, and there may be little time.
+            self._stop(trainer, stop)
 
     def on_validation_end(self, trainer: Any, *arguments: Any) -> None:
         end_validation_pass(trainer)
@@ -155,10 +188,13 @@ class SaveReporter:
         try:
             self._report(trainer)
         except StopTraining as stop:
-            # Raised here it would be an error to Lightning, and loggers would call the run a failed one.
-            self.stopped = stop
-            trainer.should_stop = True
-            trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = 0, None
+            self._stop(trainer, stop)
+
+    def _stop(self, trainer: Any, stop: StopTraining) -> None:
+        """Raised in a hook it would be an error to Lightning, and loggers would call the run a failed one."""
+        self.stopped = stop
+        trainer.should_stop = True
+        trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = 0, None
 
     def on_train_end(self, trainer: Any, *arguments: Any) -> None:
         super().on_train_end(trainer, *arguments)  # type: ignore[misc]

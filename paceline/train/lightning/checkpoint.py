@@ -16,6 +16,7 @@ from paceline.air.errors import CheckpointError, CheckpointNotFoundError, Config
 from paceline.air.packing import tree
 from paceline.train.lightning.packages import package_of
 from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource, file_names
+from paceline.train.torch.loading import load_plain
 
 if TYPE_CHECKING:
     from paceline.air.packing import FileSink
@@ -120,15 +121,13 @@ class LightningCheckpoint(ModelCheckpoint):
 
 def check_is_plain(path: str, advice: str) -> None:
     """Refuse a file whose loading could run code; `advice` is how to load it nevertheless."""
-    import torch
-
     if os.path.isdir(path):
         raise CheckpointError(
             f"{path} is a directory that each rank saved its part to, and could run code when it is loaded. If you "
             f"know where it comes from: {advice}."
         )
     try:
-        torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        load_plain(path, map_location="meta", mmap=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} holds objects other than tensors and plain values, such as hyperparameters of the module, and "

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import ConfigError
 from paceline.air.session import SessionProtocol, active, current, required
+from paceline.run.worker_signals import is_heard
 from paceline.train.lightning.packages import lightning, package_of
+from paceline.train.sampler_notice import warn_of_samplers
 from paceline.train.torch.devices import main_device
 
 if TYPE_CHECKING:
@@ -87,6 +90,7 @@ class WorkerStrategy:
     @property
     def distributed_sampler_kwargs(self) -> dict[str, int]:
         session = worker_session(type(self).__name__)
+        warn_of_samplers(session)
         return {"num_replicas": session.world_size, "rank": session.world_rank}
 
     def _configure_launcher(self) -> None:
@@ -162,7 +166,18 @@ def prepare_trainer(trainer: Any) -> Any:
     _check_strategy(trainer.strategy)
     check_accelerator(trainer)
     check_callbacks(trainer.callbacks, package)
+    _leave_sigterm_alone(trainer)
     return trainer
+
+
+def _leave_sigterm_alone(trainer: Any) -> None:
+    """Lightning's handler waits until all ranks get the signal: one that gets it alone would hang. The run tells all
+    ranks when to save and stop."""
+    if is_heard(signal.SIGTERM):
+        trainer._signal_connector.register_signal_handlers = _register_none
+
+
+def _register_none() -> None: ...
 
 
 def check_ranks(trainer: Any) -> None:

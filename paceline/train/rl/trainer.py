@@ -64,6 +64,7 @@ class RLTrainer(BaseTrainer):
 
     _handles_checkpoint_freq: ClassVar[bool] = True
     _handles_checkpoint_at_end: ClassVar[bool] = True
+    _not_elastic: ClassVar[str] = "RLlib keeps the number of its env runners"
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class RLTrainer(BaseTrainer):
         scaling = self.scaling_config
         self._warn_about_another_number()
         asked = scaling.resources_per_worker or {}
-        with_env_runners(config, scaling.num_workers, asked.get("CPU"), asked.get("GPU"), scaling.use_gpu)
+        with_env_runners(config, scaling.max_workers, asked.get("CPU"), asked.get("GPU"), scaling.use_gpu)
         if own := (scaling.trainer_resources or {}).get("CPU"):
             config.resources(num_cpus_for_main_process=max(1, int(own)))
         with_failures_reported(config, self.config)

@@ -59,6 +59,19 @@ class TensorflowBackend(Backend):
         "collective ops is aborted by",
         "failed to connect to all addresses",  # gRPC
     )
+    collective_frames: ClassVar[tuple[str, ...]] = (
+        "tensorflow.python.distribute.cross_device_ops:reduce",
+        "tensorflow.python.distribute.cross_device_ops:batch_reduce",
+        "tensorflow.python.distribute.cross_device_ops:_gather",
+        "paceline.train.tensorflow.backend:meet",
+    )
+    mixed_frames: ClassVar[tuple[str, ...]] = (
+        "tensorflow.python.eager.execute:quick_execute",
+        "tensorflow.python.eager.execute:execute_with_cancellation",
+        *(f"tf_keras.src.engine.training:{name}" for name in ("fit", "evaluate", "predict", "train_on_batch")),
+        *(f"keras.src.backend.tensorflow.trainer:{name}" for name in ("fit", "evaluate", "predict", "train_on_batch")),
+    )
+    """A step computes and reduces in one call, which returns when both are done."""
 
     def environment(self, backend_config: BackendConfig) -> dict[str, str]:
         variables = {"TF_CPP_MIN_LOG_LEVEL": HIDE_INFORMATION_AND_WARNINGS}

@@ -62,7 +62,8 @@ class ReportCheckpointCallback(_KerasCallback):
 
     `report_metrics_on` and `checkpoint_on` are events of Keras, one or a list: "epoch_end", "train_batch_end",
     "test_end", ... `metrics` chooses what is reported: None for everything, one name, a list of them, or a dict of
-    new names to those of Keras. An event of `checkpoint_on` alone is reported too, with the metrics there are.
+    new names to those of Keras. An event of `checkpoint_on` alone is reported too, with the metrics there are. When the
+    run asks for a checkpoint (`train.should_checkpoint()`), the next event brings one.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class ReportCheckpointCallback(_KerasCallback):
 
     def _report(self, with_metrics: bool, with_checkpoint: bool, logs: Mapping[str, Any]) -> None:
         row = _row(logs, self._chosen, all_of_them=with_metrics)
-        session.report(row, checkpoint=TensorflowCheckpoint.from_model(self.model) if with_checkpoint else None)
+        saves = session.active().should_checkpoint() or with_checkpoint
+        session.report(row, checkpoint=TensorflowCheckpoint.from_model(self.model) if saves else None)
 
 
 class Callback(_KerasCallback):
@@ -104,7 +106,8 @@ class Callback(_KerasCallback):
 
     def _report(self, with_checkpoint: bool, logs: Mapping[str, Any]) -> None:
         row = _row(logs, self._chosen, all_of_them=True)
-        session.report(row, checkpoint=self._checkpoint() if with_checkpoint else None)
+        saves = session.active().should_checkpoint() or with_checkpoint
+        session.report(row, checkpoint=self._checkpoint() if saves else None)
 
     def _checkpoint(self) -> Checkpoint:
         return TensorflowCheckpoint.from_model(self.model)

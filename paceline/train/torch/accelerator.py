@@ -13,6 +13,8 @@ import torch.distributed.fsdp as fsdp
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.air.errors import ConfigError
+from paceline.data import uneven
+from paceline.train.torch.collective_waits import CollectiveWaits
 
 
 class Accelerator:
@@ -31,6 +33,7 @@ class Accelerator:
         if scaler is None and amp and device.type != "cpu":
             scaler = torch.amp.GradScaler(device.type)
         self.scaler = scaler
+        self.collective_waits = CollectiveWaits()
         self._scaled: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._stepped = False
 
@@ -50,7 +53,10 @@ class Accelerator:
         if strategy == "ddp":
             if self.device.type != "cpu":
                 options = {"device_ids": [self.device], "output_device": self.device, **options}
-            return DistributedDataParallel(model, **options)
+            parallel = DistributedDataParallel(model, **options)
+            self.collective_waits.add(parallel)
+            uneven.register(parallel)
+            return parallel
         return fsdp.FullyShardedDataParallel(model, **{"device_id": self.device, **options})
 
     def prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

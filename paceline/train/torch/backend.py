@@ -6,7 +6,7 @@ import dataclasses
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +24,7 @@ from paceline.train.network import (
     on_one_machine,
 )
 from paceline.train.torch.devices import VISIBLE, WorkerGpus, assign_gpus, plan_gpus
+from paceline.train.torch.leaving import COLLECTIVE_FRAMES, MIXED_FRAMES, GlooSockets
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -92,6 +93,7 @@ class TorchBackend(Backend):
     store on a socket that is bound before the others try to connect.
     """
 
+    joins_uneven: ClassVar[bool] = True
     preload: ClassVar[tuple[str, ...]] = (
         *FOR_TORCH_TRAINING,
         "torch.distributed",
@@ -100,6 +102,8 @@ class TorchBackend(Backend):
     )
     thread_setters: ClassVar[tuple[str, ...]] = ("torch:set_num_threads",)
     collateral_phrases: ClassVar[tuple[str, ...]] = ("gloo/transport", "nccl communicator was aborted")
+    collective_frames: ClassVar[tuple[str, ...]] = COLLECTIVE_FRAMES
+    mixed_frames: ClassVar[tuple[str, ...]] = MIXED_FRAMES
 
     @classmethod
     def hint_for(cls, failure: WorkerFailure) -> str:
@@ -122,6 +126,7 @@ class TorchBackend(Backend):
             port = worker_group.execute_single(0, listen, LOOPBACK)
             _enter(worker_group, _here(worker_group, port), gpus, None)
         backend = backend_config.backend or ("nccl" if all(gpus) else "gloo")
+        self.ranks_leave = backend == "gloo"
         worker_group.execute(join, backend, backend_config.timeout_s, timeout=placement.start_timeout_s)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
@@ -226,6 +231,10 @@ class ProcessGroupMember(WorkerState):
     """The default group. A train function may call destroy_process_group() while its model still
     uses the group; dropping the last reference there joins a thread that waits for the
     interpreter lock, and hangs. This reference outlives the train function."""
+    sockets: GlooSockets = field(default_factory=GlooSockets)
+
+    def leave_peers(self) -> None:
+        self.sockets.shut_down()
 
 
 def listen(address: str) -> int:
@@ -265,6 +274,8 @@ def join(backend: str, timeout_s: float) -> None:
     if member.group is not None and dist.is_initialized() and dist.group.WORLD is member.group:
         # A failed run in this same process did not get to leave its group.
         dist.destroy_process_group()
+    if world_size > 1:
+        member.sockets.watch(dist.distributed_c10d)
     dist.init_process_group(
         backend, store=_store(member, world_size, timeout), rank=rank, world_size=world_size, timeout=timeout
     )

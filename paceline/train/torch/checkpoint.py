@@ -12,6 +12,7 @@ from paceline.air.checkpoint_files import Discard
 from paceline.air.constants import MODEL_KEY
 from paceline.air.errors import CheckpointError, ConfigError
 from paceline.train.model_checkpoint import ModelCheckpoint, ModelSource
+from paceline.train.torch.loading import load_plain
 
 if TYPE_CHECKING:
     import torch
@@ -152,10 +153,8 @@ def _pickle_for(model: Any) -> Any:
 
 
 def _load_weights(path: Path) -> Any:
-    import torch
-
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return load_plain(path, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} is damaged, or holds objects other than tensors and plain values, which are not loaded from a "

@@ -15,7 +15,9 @@ from torch.utils.data.sampler import RandomSampler
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.air.timing import BatchClock
 from paceline.train.torch.devices import move_to
+from paceline.train.torch.timed_loader import timed
 
 
 def prepare(
@@ -25,8 +27,9 @@ def prepare(
     device: torch.device | None,
     add_dist_sampler: bool,
     auto_transfer: bool,
+    clock: BatchClock | None = None,
 ) -> DataLoader[Any]:
-    """The loader for one rank; `device` None leaves batches where they are."""
+    """The loader for one rank; `device` None leaves batches where they are. `clock` measures waiting for batches."""
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"prepare_data_loader() takes a torch DataLoader, not {type(loader).__name__}.")
     source = loader
@@ -36,9 +39,9 @@ def prepare(
             _warn_that_all_read_all(loader.dataset, rank)
         elif add_dist_sampler and not _is_distributed(loader):
             source = _copy_with(source, **_dealt_samplers(loader, rank, world_size))
-    if device is None or device.type == "cpu":
-        return source
-    return DeviceDataLoader(source, device, auto_transfer)
+    if device is not None and device.type != "cpu":
+        source = DeviceDataLoader(source, device, auto_transfer)
+    return source if clock is None else timed(source, clock)
 
 
 def _warn_that_all_read_all(dataset: IterableDataset[Any], rank: int) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paceline.air import session
 from paceline.air.errors import ConfigError, SessionMisuseError
 from paceline.run.backend import WorkerState
+from paceline.train.sampler_notice import warn_of_samplers
 from paceline.train.torch.devices import main_device
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def prepare_data_loader(
     active = _session("prepare_data_loader")
     if add_dist_sampler:
         _need_process_group("prepare_data_loader")
+    warn_of_samplers(active)
     return implementation.prepare(
         data_loader,
         active.world_rank,
@@ -110,6 +112,7 @@ def prepare_data_loader(
         _target(move_to_device, accelerator),
         add_dist_sampler,
         auto_transfer,
+        active.clock,
     )
 
 
@@ -185,6 +188,8 @@ def _make_accelerator(active: SessionProtocol, amp: bool) -> Accelerator:
     from paceline.train.torch.accelerator import Accelerator
 
     accelerator = Accelerator(main_device(), active.world_size, amp)
+    if active.clock is not None and active.world_size > 1:
+        active.clock.measure_collectives(accelerator.collective_waits)
     chosen = Chosen.here()
     chosen.session, chosen.accelerator = active, accelerator
     return accelerator

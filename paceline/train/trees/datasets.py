@@ -98,6 +98,12 @@ def tree_configs(
             config.split = config.split if given.datasets_to_split is not None else None
         given = configs
     complete = DatasetConfig.validated(DatasetConfig.merge(usual, given), datasets)
+    for name, config in complete.items():
+        if config.uneven in ("join", "pad_mask"):
+            raise ConfigError(
+                f"The dataset {name!r} has uneven={config.uneven!r}, which is for training in batches: trees take all "
+                "rows of a worker at once. Use uneven='all'."
+            )
     if not complete[TRAIN_DATASET_KEY].split:
         raise ConfigError(
             "The dataset 'train' must be split over the workers: given whole to each of them, every row would count "

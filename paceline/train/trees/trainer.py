@@ -173,11 +173,11 @@ class TreeTrainer(DataParallelTrainer):
     def to_run_spec(self) -> RunSpec:
         if self._has_function:
             return super().to_run_spec()
-        if self.scaling_config.num_workers is None:
+        if self.scaling_config.max_workers is None:
             raise ConfigError("How many workers? Pass scaling_config=ScalingConfig(num_workers=2), for example.")
         configs = self.get_dataset_config()
         self._check_columns()
-        if self.scaling_config.num_workers > 1:
+        if self.scaling_config.max_workers > 1:
             self._warn_about_approximations()
         ingest = make_ingest(self.datasets, configs, self.preprocessor, self.resume_from_checkpoint, read_once=True)
         plain, code = storable(self.train_kwargs)

@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import tempfile
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -48,6 +47,13 @@ class XGBoostBackend(Backend):
         "paceline.train.xgboost.loop",
     )
     collateral_phrases: ClassVar[tuple[str, ...]] = ("src/collective/result.cc",)  # its network layer
+    collective_frames: ClassVar[tuple[str, ...]] = (
+        "xgboost.collective:allreduce",
+        "xgboost.collective:broadcast",
+        "paceline.train.xgboost.backend:gathered",
+    )
+    mixed_frames: ClassVar[tuple[str, ...]] = ("xgboost.core:update", "xgboost.core:boost", "xgboost.core:eval_set")
+    _scratch: str | None = None
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         assert isinstance(backend_config, XGBoostConfig)
@@ -70,9 +76,12 @@ class XGBoostBackend(Backend):
         no worker sees it; a worker's own directory on another machine is gone with the worker."""
         if not any(place.node.is_drivers for place in worker_group.places):
             return None
-        path = tempfile.mkdtemp(prefix=".xgboost-", dir=os.path.dirname(worker_group.placement.workers[0].cwd))
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
-        return path
+        self._scratch = tempfile.mkdtemp(prefix=".xgboost-", dir=os.path.dirname(worker_group.placement.workers[0].cwd))
+        return self._scratch
+
+    def on_end(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 class XGBoostLoopBackend(XGBoostBackend):

@@ -120,7 +120,7 @@ class XGBoostTrainer(TreeTrainer):
         return approximate_metrics(self.params or {}, self.train_kwargs)
 
     def _check_params(self, params: Mapping[str, Any]) -> None:
-        workers = self.scaling_config.num_workers or 1
+        workers = self.scaling_config.max_workers or 1
         for name, advice in _MISPLACED.items():
             if name in params:
                 raise ConfigError(f"XGBoostTrainer(params={{{name!r}: ...}}): {advice}")

@@ -132,7 +132,7 @@ class TrialProgress(Progress):
         self._trial = trial
         self._alone = True
 
-    def started(self, trial: Trial, run_dir: Path | str, world_size: int) -> None:
+    def started(self, trial: Trial, run_dir: Path | str, world_size: int | tuple[int, int]) -> None:
         self._alone = world_size == 1
 
     @property
@@ -166,7 +166,7 @@ class TrialObservers(Observers):
     def started(
         self,
         notes: list[str],
-        world_size: int,
+        world_size: int | tuple[int, int],
         logs: Mapping[int, Path],
         *,
         continues: bool,
@@ -176,9 +176,9 @@ class TrialObservers(Observers):
             super().started(notes, world_size, logs, continues=continues, had_finished=had_finished)
         self._audience.trial_changed(self.trial)
 
-    def attempt_resumed(self, index: int, checkpoint: int | None, history: JournalHistory) -> None:
+    def attempt_resumed(self, index: int, history: JournalHistory) -> None:
         with self._audience.guarded():
-            super().attempt_resumed(index, checkpoint, history)
+            super().attempt_resumed(index, history)
 
     def row(self, index: int, row: dict[str, Any]) -> None:
         with self._audience.guarded():

@@ -7,7 +7,8 @@ import time
 
 from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result
-from paceline.run.decisions import INTERRUPT_WAIT_S, Stop
+from paceline.run.decisions import INTERRUPT_WAIT_S, PREEMPTION_SIGNALS, Stop
+from paceline.run.run import Run
 from paceline.tune.experiment.deciding import change_waiting
 from paceline.tune.experiment.files import Memory
 from paceline.tune.experiment.records import TrialStopped
@@ -97,8 +98,13 @@ class Stopping:
                 self.end_waiting_run(trial_run)
         for trial_run in list(self._trials.active):
             if trial_run.run is not None:
-                trial_run.run.stop_gracefully(interrupted=interrupted, within_s=self.time_to_stop_s)
+                self.stop_run(trial_run.run)
                 trial_run.due = 0.0
+
+    def stop_run(self, run: Run) -> None:
+        """Have a trial that runs end after its next report, or when it has saved."""
+        preempted = self.signal in PREEMPTION_SIGNALS
+        run.stop_gracefully(interrupted=self.interrupted, preempted=preempted, within_s=self.time_to_stop_s)
 
     def end_waiting_run(self, trial_run: TrialRun) -> None:
         """End a trial that waits and has a run."""

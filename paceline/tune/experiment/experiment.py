@@ -16,7 +16,8 @@ from paceline.engine.base import Engine
 from paceline.engine.choose import announcement
 from paceline.run.decisions import Wait
 from paceline.run.found_runs import search_line
-from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Phase, Run
+from paceline.run.phases import Phase
+from paceline.run.run import BREAK_OFF_WAIT_S, STORE_WAIT_S, Run
 from paceline.tune.experiment.answering import SearchDesk
 from paceline.tune.experiment.audience import Audience
 from paceline.tune.experiment.deciding import Decisions

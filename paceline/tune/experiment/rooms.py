@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError
 from paceline.engine.base import Engine
-from paceline.run.run import Phase, Run
+from paceline.run.phases import Phase
+from paceline.run.run import Run
 from paceline.tune.experiment.trials import Request, Shared, TrialRun
 
 ANNOUNCED_AFTER_S = 10.0

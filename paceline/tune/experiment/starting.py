@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import ScalingConfig
 from paceline.air.errors import ConfigError, StartupTimeoutError
-from paceline.air.resources import PlacementGroupFactory
 from paceline.air.secrets import masked
 from paceline.data.ingest.request import Ingest
-from paceline.engine.base import Engine, Placement
+from paceline.engine.base import Engine
 from paceline.run.data import RunData
 from paceline.run.decisions import CONTINUE, Decider
 from paceline.run.opening import Embedding
@@ -33,8 +32,9 @@ from paceline.tune.experiment.deciding import Decisions, TrialDecider
 from paceline.tune.experiment.ending import Endings, Stopping
 from paceline.tune.experiment.files import directory_name
 from paceline.tune.experiment.records import Stalled, TrialResumed
+from paceline.tune.experiment.requests import Requests
 from paceline.tune.experiment.rooms import Rooms
-from paceline.tune.experiment.trials import Request, Shared, TrialRun, shared_out
+from paceline.tune.experiment.trials import Shared, TrialRun, shared_out
 from paceline.tune.search.searcher import Searcher
 from paceline.tune.search.space import describe, evaluated_record, resolve, tag
 from paceline.tune.search.variants import reject_secret
@@ -61,6 +61,7 @@ class Launcher:
         """Then there is room for one worker, which nobody can wait beside."""
         self.reserves_room = engine.capabilities.chooses_nodes
         """Then workers that wait would keep room that others need, or wait for it where they are."""
+        self.requests = Requests(shared, engine)
         self._datasets = SharedDatasets()
         self._background: BackgroundPool | None = None
         self._cancelled = False
@@ -87,29 +88,21 @@ class Launcher:
         if directory is None:  # a power cut may have left the trial's files and not the record of its creation
             name = place.free_name(name)
         path = place.assign(trial, name)
-        request = self._request(config)
+        request, workers = self.requests.of(config)
         self._trials.ledger.check(request)
         trial.resources = dict(request.amounts)
-        trial_run = TrialRun(number, trial, path, request)
+        trial_run = TrialRun(number, trial, path, request, workers=workers)
         self._trials.add(trial_run)
         self._audience.view.trials.append(trial)
         self._audience.trial_changed(trial)
         return trial_run
 
-    def _request(self, config: dict[str, Any]) -> Request:
-        """What a trial with this configuration needs while it runs."""
-        with self._audience.guarded():  # the resources may be a function of the user's
-            factory = self._setup.kind.resources(config)
-            placement = self._setup.kind.placement(config, factory) if self.reserves_room else Placement("", ())
-        bundles = factory.bundles if self._setup.kind.counts_own_bundle else factory.bundles[1:]
-        amounts = PlacementGroupFactory(bundles).required_resources
-        gpus = max((bundle.get("GPU", 0.0) for bundle in bundles), default=0.0)
-        return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")), placement)
-
     def spec(self, trial_run: TrialRun) -> RunSpec:
         """The complete description of the trial's run, with the resources that it holds."""
         setup, trial = self._setup, trial_run.trial
         spec = setup.kind.run_spec(trial.config, self._run_config, setup.scheduler.checkpoint_every())
+        if trial_run.workers is not None:
+            spec = dataclasses.replace(spec, scaling=spec.scaling.with_workers(trial_run.workers))
         cpus = trial.resources.get("CPU", 0.0)
         return dataclasses.replace(
             spec,
@@ -118,7 +111,7 @@ class Launcher:
             evaluated=trial.evaluated_params,
             place=TrialPlace(trial_run.directory, self.place.name, trial.path if self.place.uri else None),
             restore_path=trial.path if trial_run.has_files else None,
-            threads=max(1, int(cpus // spec.world_size)),
+            threads=max(1, int(cpus // spec.max_workers)),
             devices=trial_run.devices,
             room=tuple(shared_out(spec.room, trial.resources)) if trial_run.is_resized else spec.room,
             reservation=lambda: trial_run.reservation,
@@ -127,7 +120,7 @@ class Launcher:
 
     def _resized(self, scaling: ScalingConfig, amounts: dict[str, float]) -> ScalingConfig:
         """The same number of workers, who share what the trial holds now."""
-        share = {name: amount / (scaling.num_workers or 1) for name, amount in amounts.items()}
+        share = {name: amount / (scaling.max_workers or 1) for name, amount in amounts.items()}
         own = amounts if self._setup.kind.counts_own_bundle else scaling.trainer_resources
         return dataclasses.replace(
             scaling, trainer_resources=own, resources_per_worker=share, use_gpu=bool(share.get("GPU"))
@@ -185,12 +178,12 @@ class SharedDatasets:
         """The run's datasets, prepared now or for a run that had the very same ones; None for a run without."""
         if spec.ingest is None:
             return None
-        key = (spec.world_size, *spec.ingest.identity())
+        key = (spec.max_workers, *spec.ingest.identity())
         with self._lock:  # one at a time: the next run most likely needs the same
             if key not in self._prepared:
                 while len(self._prepared) >= _MOST_KEPT:
                     self._prepared.pop(next(iter(self._prepared)))
-                tried = _tried(_with_own_preprocessor(spec.ingest), spec.world_size)
+                tried = _tried(_with_own_preprocessor(spec.ingest), spec.max_workers)
                 self._prepared[key] = (spec, tried)  # with its owner: the key goes by identity
             prepared = self._prepared[key][1]
             if isinstance(prepared, Exception):
@@ -246,6 +239,7 @@ class Starter:
             trial_run = self._chosen()
             if trial_run is not None:
                 try:
+                    self._launcher.requests.fit(trial_run)
                     if not self._trials.ledger.fits(trial_run.wanted) or not self._rooms.may_start(trial_run):
                         return
                 except (ConfigError, StartupTimeoutError) as error:  # There is no room for it, and will not be.
@@ -365,9 +359,7 @@ class Starter:
         trial_run.run = built.result()
         self._carry_out_change(trial_run)
         if self._stopping.stopping:
-            trial_run.run.stop_gracefully(
-                interrupted=self._stopping.interrupted, within_s=self._stopping.time_to_stop_s
-            )
+            self._stopping.stop_run(trial_run.run)
 
     def _resolve_stall(self) -> None:
         """Nothing runs, nothing can start and nothing more comes for now: the scheduler is to let something go.

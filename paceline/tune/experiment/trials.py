@@ -166,6 +166,8 @@ class TrialRun:
     """The resources it holds; none while it is paused."""
     reservation: Reservation | None = None
     """Its room, on an engine that reserves some."""
+    workers: int | None = None
+    """How many an elastic trial has: what fitted when it started. None: its configuration says how many."""
     is_resized: bool = False
     """The scheduler has given it other resources than its configuration asks for."""
     seen: int = 0

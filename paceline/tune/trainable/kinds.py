@@ -54,6 +54,10 @@ class TrainableKind(ABC):
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
         """What the trial with this configuration needs."""
 
+    def elastic(self, config: dict[str, Any]) -> ScalingConfig | None:
+        """How the workers of an elastic trial are chosen; None if their number is fixed."""
+        return None
+
     def placement(self, config: dict[str, Any], resources: PlacementGroupFactory) -> Placement:
         """The same as an engine is asked for it. By default one process, with all that is beside it."""
         return Placement.sketch(1, resources.required_resources)

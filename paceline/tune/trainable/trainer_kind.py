@@ -92,6 +92,10 @@ class TrainerKind(TrainableKind):
     def resources(self, config: dict[str, Any]) -> PlacementGroupFactory:
         return self._scaling(config).as_placement_group_factory()
 
+    def elastic(self, config: dict[str, Any]) -> ScalingConfig | None:
+        scaling = self._scaling(config)
+        return scaling if scaling.is_elastic else None
+
     def placement(self, config: dict[str, Any], resources: PlacementGroupFactory) -> Placement:
         scaling = self._scaling(config)
         wishes = {"strategy": scaling.placement_strategy, "accelerator_type": scaling.accelerator_type}
@@ -99,7 +103,8 @@ class TrainerKind(TrainableKind):
             first, *others = room
             return Placement.sketch(1, first, beside=tuple(others), **wishes)
         each, own = scaling.on_nodes()
-        return Placement.sketch(scaling.num_workers or 1, each, driver_resources=own, **wishes)
+        workers = max(1, len(resources.bundles) - 1)  # the first bundle is the trainer's
+        return Placement.sketch(workers, each, driver_resources=own, **wishes)
 
     def _room(self, config: dict[str, Any]) -> tuple[Mapping[str, float], ...]:
         """Of a trainer whose one worker starts other processes where there is room."""

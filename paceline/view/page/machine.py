@@ -1,4 +1,7 @@
-"""What the ranks of live runs take of this machine, measured at most once a second however many tabs ask."""
+"""The ranks of a run: how their steps went lately, and what those of live runs take of this machine.
+
+The machine is looked at once a second at the most, however many tabs ask.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,33 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from paceline.run.records import FORMAT, Row
-from paceline.storage.journal import last_records
 from paceline.storage.run_dir import RunDir, resolve_storage
 from paceline.view.live import LiveRun, live_runs, local_directory
+from paceline.view.recent_ranks import RecentRank, recent_ranks
 
 _EVERY_SECONDS = 1.0
 _FORGET_SECONDS = 10.0
 """The use of a core is measured between two looks; they must not be further apart than that."""
 
 
-class RankUsage(Struct):
-    """One rank of a live run."""
+class RankUsage(Struct, kw_only=True):
+    """One rank of a run, as it did lately. What is not known is None."""
 
     rank: int
-    host: str
-    processes: int
-    cpu: float | None
+    host: str | None = None
+    processes: int | None = None
+    cpu: float | None = None
     """Percent of a core since the last look; None at the first."""
-    memory: int
-    step_rate: float | None
+    memory: int | None = None
+    step_rate: float | None = None
     """Reports per second, lately."""
-    last_index: int | None
+    step_time: float | None = None
+    """Seconds per step, as all that follow."""
+    data_wait: float | None = None
+    report_wait: float | None = None
+    checkpoint_wait: float | None = None
+    collective_wait: float | None = None
+    last_index: int | None = None
     state: str
 
 
@@ -45,7 +53,7 @@ class Machine:
         self._before: dict[str, LiveRun] = {}
 
     def ranks(self, place: str) -> list[RankUsage]:
-        """The ranks of a run that a driver of this machine is at work on; empty for others."""
+        """The ranks of a run whose files are on this machine; empty for others."""
         directory = place if not isinstance(resolve_storage(place), str) else local_directory(place)
         if directory is None:
             return []
@@ -54,22 +62,22 @@ class Machine:
             if time.monotonic() - self._looked > _EVERY_SECONDS:
                 self._look()
             run, before = self._runs.get(directory), self._before.get(directory)
+        recent = recent_ranks(RunDir(Path(directory)).journal)
         if run is None:
-            return []
-        reports = _recent_reports(directory)
-        return [
-            RankUsage(
-                rank=rank,
-                host=self._hostname,
-                processes=usage.processes,
-                cpu=_share(run, before, rank),
-                memory=usage.memory,
-                step_rate=_rate(reports.get(rank, [])),
-                last_index=max((row.index for row in reports.get(rank, [])), default=None),
-                state=run.summary.status,
-            )
-            for rank, usage in run.ranks.items()
-        ]
+            return [_known(rank, lately, "ended") for rank, lately in recent.items()]
+        ranks = sorted({*run.ranks, *recent})
+        return [self._live(run, before, rank, recent.get(rank, RecentRank())) for rank in ranks]
+
+    def _live(self, run: LiveRun, before: LiveRun | None, rank: int, lately: RecentRank) -> RankUsage:
+        """Of ranks on other machines the run itself knows what they use."""
+        found = _known(rank, lately, run.summary.status)
+        if (seen := run.ranks.get(rank)) is not None:
+            found.host, found.processes, found.memory = self._hostname, seen.processes, seen.memory
+            found.cpu = _share(run, before, rank)
+        elif (used := lately.use) is not None:
+            found.processes, found.memory, found.cpu = used.processes, used.memory, 100 * used.cpu
+        found.step_rate = lately.rate
+        return found
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -85,23 +93,10 @@ def _share(run: LiveRun, before: LiveRun | None, rank: int) -> float | None:
     return max(100 * spent / (run.seen - before.seen), 0.0)
 
 
-def _recent_reports(directory: str) -> dict[int, list[Row]]:
-    """The last rows of each rank's last attempt, as far as they are near the journal's end."""
-    reports: dict[int, list[Row]] = {}
-    journal = RunDir(Path(directory)).journal
-    for body in last_records(journal):
-        record = FORMAT.decode(body, journal)
-        if isinstance(record, Row):
-            rows = reports.setdefault(record.rank, [])
-            if rows and rows[-1].attempt != record.attempt:
-                rows.clear()
-            rows.append(record)
-    return {rank: rows[-20:] for rank, rows in reports.items()}
-
-
-def _rate(rows: list[Row]) -> float | None:
-    """Reports per second. The time since the last one counts once it is longer than usual: who hangs has no rate."""
-    if len(rows) < 2:
-        return None
-    span = max(rows[-1].stamp - rows[0].stamp, time.time() - rows[-1].stamp)
-    return (len(rows) - 1) / span if span > 0 else None
+def _known(rank: int, lately: RecentRank, state: str) -> RankUsage:
+    """What the journal says of its last steps."""
+    found = RankUsage(rank=rank, last_index=lately.last_index, state=state)
+    if (times := lately.times) is not None:
+        found.step_time, found.data_wait, found.report_wait, found.checkpoint_wait, _ = times.per_step().values()
+        found.collective_wait = times.collective_s
+    return found

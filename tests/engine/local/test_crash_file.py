@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from types import SimpleNamespace
+
+import pytest
 
 from paceline.engine import worker_loop
-from paceline.engine.local import boot
-from paceline.engine.local.crash_file import user_stacks
+from paceline.engine.local import boot, crash_file
+from paceline.engine.local.crash_file import CrashFile, user_stacks, wait_until_written
 
 PULSE = f"""Thread 0x00007f47238ff6c0 (most recent call first):
   File "{worker_loop.__file__}", line 155 in beat
@@ -48,3 +52,30 @@ def test_a_current_thread_of_ours_stays_whole() -> None:
 def test_without_any_frame_of_the_users_the_dump_stays() -> None:
     assert user_stacks(PULSE) == PULSE
     assert user_stacks("") == ""
+
+
+def pieces_read(pieces: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is read if one piece is written whenever the reader waits."""
+    file, rest = CrashFile(), list(pieces)
+
+    def write_next(_: float) -> None:
+        if rest:
+            os.write(file.fileno(), rest.pop(0).encode())
+
+    clock = iter(range(100))
+    monkeypatch.setattr(crash_file, "time", SimpleNamespace(sleep=write_next, monotonic=lambda: next(clock)))
+    try:
+        wait_until_written([file], 50)
+        return file.read()
+    finally:
+        file.close()
+
+
+def test_stacks_are_complete_when_the_thread_that_was_asked_shows_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    heading, frames = USERS.split("\n", 1)
+    assert pieces_read([PULSE, "", f"{heading}\n", "", "", f"{frames}\n"], monkeypatch) == f"{PULSE}{USERS}"
+
+
+def test_a_thread_without_python_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [PULSE, *[""] * 20, "too late"]
+    assert pieces_read(late, monkeypatch) == PULSE.strip()

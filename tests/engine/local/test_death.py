@@ -290,11 +290,17 @@ def test_losing_the_warden_is_an_engine_failure_and_leaves_nothing(tmp_path: Pat
     engine.close()
 
 
-def test_a_terminated_warden_takes_everything_along(tmp_path: Path) -> None:
-    engine, _group, family = engine_with_a_family(tmp_path)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_the_warden_leaves_its_workers_alone(tmp_path: Path, number: signal.Signals) -> None:
+    """A batch system sends it to every process of a job: the workers still have to save."""
+    engine, group, family = engine_with_a_family(tmp_path)
     (warden,) = engine.wardens
-    os.kill(warden.pid, signal.SIGTERM)
-    wait_for(lambda: not any(member.alive for member in family), "the end of the family")
+    os.kill(warden.pid, number)
+    again = engine.start_group(placement_in(tmp_path / "again", 1))  # by the same warden, after the signal
+    assert again.execute(lambda: "still here") == ["still here"]
+    assert all(member.alive for member in family)
+    group.shutdown()
+    assert not any(member.alive for member in family)
     engine.close()
 
 

@@ -15,7 +15,6 @@ import pytest
 from paceline.air.errors import ConfigError, EngineError, StartupTimeoutError, WorkerDiedError
 from paceline.air.resources import usable_cores
 from paceline.engine.frames import Frame, FrameSocket, socket_pair
-from paceline.engine.local import engine as engine_module
 from paceline.engine.local import group as group_module
 from paceline.engine.local import warden_client
 from paceline.engine.local.engine import LocalEngine
@@ -119,7 +118,7 @@ def test_a_death_right_after_ready_is_a_failed_start(
             assert is_readable(control[0]), "the warden says how it died"
         reactor.run_once(timeout, seen)
 
-    monkeypatch.setattr(engine_module, "LocalGroup", noted_group)
+    monkeypatch.setattr(LocalEngine, "group_class", staticmethod(noted_group))
     monkeypatch.setattr(Reactor, "run_once", look_late)
     engine = LocalEngine()
     with pytest.raises(WorkerDiedError, match=r"rank \d\b") as caught:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from paceline.air.errors import ConfigError, StartupTimeoutError
+from paceline.air.errors import ConfigError, NoRoomError
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.testing.engine_tools import placement_in
+from paceline.testing.processes import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -145,11 +146,23 @@ def test_waiting_for_room_is_told_once_and_ends_in_time(start: Start, monkeypatc
     monkeypatch.setattr("paceline.engine.ray.reservation.ANNOUNCE_S", 0.5)
     start(1, {"licence": LICENCES})
     told: list[str] = []
-    with pytest.raises(StartupTimeoutError, match=r"no room for 1 worker with licence 1[^.]*\. Free on its nodes"):
-        start(1, {"licence": 1}, start_timeout_s=2.0, notify=told.append)
+    with pytest.raises(NoRoomError, match=r"no room for 1 worker with licence 1[^.]*\. Free on its nodes"):
+        start(1, {"licence": 1}, resource_timeout_s=2.0, notify=told.append)
     assert len(told) == 1
     assert "licence 0" in told[0]
     assert held_groups() == 1
+
+
+def test_room_is_what_others_do_not_use(engine: Engine, start: Start) -> None:
+    """Ray takes a moment to count what was given back."""
+    wait_for(lambda: engine.room({"licence": 1}) == LICENCES, "all licences")
+    assert engine.room({"licence": 3}) == 1
+    assert engine.room({"licence": 1, "GPU": 1}) == GPUS
+    assert engine.room({"oil": 1}) == 0
+    group = start(1, {"licence": 1})
+    wait_for(lambda: engine.room({"licence": 1}) == LICENCES - 1, "one licence less")
+    group.shutdown()
+    wait_for(lambda: engine.room({"licence": 1}) == LICENCES, "all licences again")
 
 
 def test_a_group_starts_when_there_is_room(start: Start) -> None:

@@ -148,7 +148,7 @@ def test_a_run_that_waits_for_room_says_so_and_can_be_interrupted(ray_cluster: A
         running.send_signal(signal.SIGINT)
         interrupted_at = time.monotonic()
         rest, _ = running.communicate(timeout=PATIENCE_S)
-        assert time.monotonic() - interrupted_at < 20, "the start_timeout_s is 60"
+        assert time.monotonic() - interrupted_at < 20, "it would wait without limit"
         assert running.returncode == -signal.SIGINT, "as without Ray: a shell sees that it was interrupted"
         assert "KeyboardInterrupt: training was interrupted" in rest
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.base import Placement
-from paceline.engine.ray.room import ClusterNode, bundles_of, fits, infeasible_text, wanted_in_words
+from paceline.engine.ray.room import ClusterNode, bundles_of, fits, infeasible_text, room_for, wanted_in_words
 from paceline.testing.engine_tools import placement_in
 
 SMALL = {"CPU": 2.0}
@@ -102,3 +102,12 @@ def test_a_refusal_says_what_exists_and_what_is_missing() -> None:
     assert "head (10.0.0.1): CPU 2, GPU 0" in beside
     memory = wanted_in_words(wanted(1, {"memory": 3 * 2**30}, driver_resources={"CPU": 1}))
     assert memory == "1 worker with memory 3 GiB, and CPU 1 for the trainer"
+
+
+def test_how_many_workers_fit() -> None:
+    nodes = [SMALL, LARGE, {}]
+    assert room_for({"CPU": 1}, nodes) == 6
+    assert room_for({"CPU": 3}, nodes) == 1
+    assert room_for({"CPU": 1, "GPU": 1}, nodes) == 2
+    assert room_for({"GPU": 0, "licence": 2}, nodes) == 0
+    assert room_for({"CPU": 1}, []) == 0

@@ -80,7 +80,7 @@ def test_an_agent_that_stands_still_is_given_up(engine: AgentsEngine, start_grou
     stopped_at = time.monotonic()
     try:
         failure = death_of(group).failure
-        assert (failure.rank, failure.kind) == (1, "engine")
+        assert (failure.rank, failure.kind) == (1, "node_lost")
         assert failure.message == "n2 (127.0.0.1) has given no sign of life for 2 s"
         assert time.monotonic() - stopped_at < HEARTBEAT_S + 1
         group.shutdown()

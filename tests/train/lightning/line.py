@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import data
+from tests.train.preempting import preempt_first_attempt
 
 SLOPES = np.array([1.0, -2.0, 3.0], dtype=np.float32)
 ROWS = 128
@@ -44,10 +45,17 @@ class Line(pl.LightningModule):
 
     Also how many rows a validation had, and how many files there are that Lightning saved itself.
 
-    `fails_at` is (epoch, batch): there rank 1 is killed, or raises, in the first attempt.
+    `fails_at` is (epoch, batch): there rank 1 is killed, or raises, in the first attempt; at `preempted_at` it gets
+    SIGTERM.
     """
 
-    def __init__(self, lr: float = 0.2, fails_at: tuple[int, int] | None = None, raises: bool = False) -> None:
+    def __init__(
+        self,
+        lr: float = 0.2,
+        fails_at: tuple[int, int] | None = None,
+        raises: bool = False,
+        preempted_at: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.line = torch.nn.Linear(len(SLOPES), 1)
@@ -60,6 +68,8 @@ class Line(pl.LightningModule):
     def training_step(self, batch: Any, index: int) -> Any:
         if self.hparams["fails_at"] == (self.current_epoch, index) and self.global_rank == 1:
             self._fail_once()
+        if self.hparams["preempted_at"] == (self.current_epoch, index):
+            preempt_first_attempt()
         x, y, numbers = (batch["x"], batch["y"], batch["number"]) if isinstance(batch, dict) else batch
         self.given += numbers.tolist()
         loss = torch.nn.functional.mse_loss(self(x), y)

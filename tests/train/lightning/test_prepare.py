@@ -129,7 +129,7 @@ def test_both_forms_with_nothing_loaded_but_the_older_name_of_the_package() -> N
 @pytest.fixture
 def a_worker() -> Any:
     """Make this process look like rank 0 of two."""
-    fake: Any = SimpleNamespace(world_rank=0, world_size=2, local_rank=0, node_rank=0)
+    fake: Any = SimpleNamespace(world_rank=0, world_size=2, local_rank=0, node_rank=0, is_elastic=False)
     session.install(fake)
     yield fake
     session.install(None)

@@ -17,6 +17,7 @@ from paceline.air import CheckpointConfig, DatasetConfig, FailureConfig, RunConf
 from paceline.air.errors import CheckpointError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.data.preprocessors import BatchMapper
+from paceline.testing.invariants import check_run
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.lightning import LightningCheckpoint, LightningConfigBuilder, LightningPredictor, LightningTrainer
 from tests.train.lightning.line import QUIET, ROWS, Line, dataset, loader, points
@@ -239,3 +240,13 @@ def test_a_restored_search_loads_no_checkpoint_that_could_run_code(results_dir: 
     assert isinstance(restored[0].error, TrainingFailedError)
     assert isinstance(restored[0].error.__cause__, CheckpointError)
     assert "fit_params(weights_only=False)" in str(restored[0].error)
+
+
+def test_a_preempted_run_saves_within_the_epoch(three_epochs: Result) -> None:
+    """Lightning saves nothing by itself here. What follows is as if nothing had happened."""
+    built = config(3, preempted_at=(1, 2)).checkpointing(save_top_k=0)
+    result = trainer(built).fit()
+    check_run(result.path, result=result, attempts=2)
+    assert column(result, "step") == [4, 7, 8, 12], "the preempted step has a row of its own, with the checkpoint"
+    assert column(result, "loss")[3] == pytest.approx(column(three_epochs, "loss")[2])
+    assert column(result, "sum_of_rows")[3] == column(three_epochs, "sum_of_rows")[2]

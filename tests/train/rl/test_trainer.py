@@ -183,7 +183,7 @@ def test_number_of_env_runners(tmp_path: Path) -> None:
         trainer = quick(tmp_path, config={**QUICK, "num_workers": 3}, scaling_config=ScalingConfig(num_workers=2))
     spec = trainer.to_run_spec()
     assert spec.train.config.num_env_runners == 2  # type: ignore[attr-defined]
-    assert spec.world_size == 1
+    assert spec.max_workers == 1
     assert spec.scaling.num_cpus_per_worker == 3
     with warnings.catch_warnings():
         warnings.simplefilter("error")

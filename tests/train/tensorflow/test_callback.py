@@ -23,6 +23,11 @@ class Reports:
 
     def __init__(self) -> None:
         self.rows: list[tuple[list[str], bool]] = []
+        self.asks_at: set[int] = set()
+        """The reports for which the run asks for a checkpoint, from 1 on."""
+
+    def should_checkpoint(self) -> bool:
+        return len(self.rows) + 1 in self.asks_at
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None) -> None:
         self.rows.append((list(metrics), checkpoint is not None))
@@ -49,6 +54,13 @@ def fit(callback: Any, epochs: int = 2) -> None:
 def test_every_epoch_is_reported_with_a_checkpoint_by_default(reports: Reports) -> None:
     fit(ReportCheckpointCallback())
     assert reports.rows == [(["loss", "mae", "val_loss", "val_mae"], True)] * 2
+
+
+@pytest.mark.parametrize("kind", [Callback, ReportCheckpointCallback])
+def test_the_run_may_ask_for_a_checkpoint(reports: Reports, kind: Any) -> None:
+    reports.asks_at = {2}
+    fit(kind(frequency=0) if kind is Callback else kind(checkpoint_on=[]), 3)
+    assert [with_checkpoint for _, with_checkpoint in reports.rows] == [False, True, False]
 
 
 def test_metrics_and_checkpoints_have_events_of_their_own(reports: Reports) -> None:

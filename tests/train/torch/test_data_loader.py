@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from paceline.air.errors import ConfigError, SessionMisuseError
+from paceline.run.timing import RankClock
 from paceline.train.torch import prepare_data_loader
 from paceline.train.torch.data_loader import DeviceDataLoader
 from tests.train.torch.conftest import InstallSession
@@ -48,6 +49,18 @@ def prepared(install: InstallSession, make: Any, world_size: int = 2, **kwargs: 
 def test_outside_a_train_function_it_is_refused() -> None:
     with pytest.raises(SessionMisuseError, match=r"prepare_data_loader.*train function"):
         prepare_data_loader(DataLoader(rows_dataset()))
+
+
+def test_in_an_elastic_run_it_says_what_samplers_cannot_do(install_session: InstallSession) -> None:
+    said: list[str] = []
+    session = install_session()
+    session.warn = said.append
+    prepare_data_loader(DataLoader(rows_dataset()))
+    assert said == []
+    session.is_elastic = True
+    prepare_data_loader(DataLoader(rows_dataset()))
+    assert "exactly once" in said[0]
+    assert "get_dataset_shard()" in said[0]
 
 
 def test_shards_are_disjoint_and_complete_and_epochs_differ(install_session: InstallSession) -> None:
@@ -252,3 +265,51 @@ def test_batches_are_moved_to_the_device(install_session: InstallSession) -> Non
     assert len(loader) == 1
     assert loader.batch_size == 1
     assert loader.dataset is rows
+
+
+# -- waiting for batches ---------------------------------------------------------------------------
+
+
+class Named(DataLoader[Any]):
+    """A loader of the user's own."""
+
+    def name(self) -> str:
+        return "mine"
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Named])
+@pytest.mark.parametrize("device", [True, torch.device("meta")])
+def test_the_session_is_told_how_long_the_loop_waits(
+    install_session: InstallSession, kind: type[DataLoader[Any]], device: Any
+) -> None:
+    clock = RankClock()
+    install_session(0, 1).clock = clock
+    original = kind(rows_dataset(), batch_size=4)
+    loader = prepare_data_loader(original, move_to_device=device)
+    assert isinstance(loader, DataLoader)
+    if device is True:
+        assert isinstance(loader, kind)
+        assert type(loader).__name__ == kind.__name__
+    assert len(loader) == len(original) == 3
+    assert loader.dataset is original.dataset
+    for _ in range(2):
+        assert len(list(loader)) == 3
+    times = clock.reporting()
+    assert times is not None
+    assert times.steps == 5  # of six batches, the first begins a step
+    assert 0 < times.data_us <= times.step_us
+    list(original)  # which is as it was
+    rest = clock.reporting()
+    assert rest is not None
+    assert (rest.steps, rest.data_us) == (1, 0)
+
+
+def test_a_timed_loader_keeps_its_processes(install_session: InstallSession) -> None:
+    install_session(0, 1).clock = RankClock()
+    loader = prepare_data_loader(DataLoader(rows_dataset(), num_workers=1, persistent_workers=True))
+    first = iter(loader)
+    assert sum(1 for _ in first) == ROWS
+    assert len(first._workers) == 1  # type: ignore[attr-defined]
+    again = iter(loader)
+    assert again._workers == first._workers  # type: ignore[attr-defined]
+    assert sum(1 for _ in again) == ROWS

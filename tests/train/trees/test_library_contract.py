@@ -17,6 +17,7 @@ from paceline.air.errors import TrainingFailedError
 from paceline.testing.invariants import check_run, listening_sockets
 from paceline.testing.processes import Driver, Marks
 from tests.storage.s3_server import s3_filesystem, s3_server
+from tests.train.preempting import preempt_first_attempt
 from tests.train.trees.libraries import (
     XGBOOST,
     Library,
@@ -50,6 +51,19 @@ def test_one_worker_makes_the_model_of_the_library_alone(library: Library, engin
     check_run(result.path, result=result, iterations=10, attempts=1)
     assert rows_of(result, library.key(task)) == pytest.approx(expected, rel=1e-9)
     assert dict(os.environ) == before
+
+
+@both_libraries
+def test_a_preempted_run_keeps_the_round_it_was_preempted_in(library: Library) -> None:
+    """Without checkpoint_frequency, and without a checkpoint at the end: the run asks for this one."""
+    never = CheckpointConfig(checkpoint_at_end=False)
+    preempted = each_round(library, lambda number: preempt_first_attempt() if number == 4 else None)
+    result = library.trainer(regression(), num_boost_round=7, checkpoint_config=never, **preempted).fit()
+    check_run(result.path, result=result, iterations=7, attempts=2)
+    assert library.rounds(result.checkpoint) == 4
+    undisturbed = library.trainer(regression(), num_boost_round=7).fit()
+    key = library.key(regression())
+    assert rows_of(result, key) == pytest.approx(rows_of(undisturbed, key), rel=1e-9)
 
 
 @both_libraries

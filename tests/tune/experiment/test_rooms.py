@@ -10,7 +10,7 @@ import pytest
 from paceline.air import FailureConfig, RunConfig
 from paceline.air.errors import EngineError, EngineLost, StartupTimeoutError
 from paceline.engine.base import Capabilities, Placement, Reservation
-from paceline.run.run import Phase
+from paceline.run.phases import Phase
 from paceline.tune.experiment import rooms as rooms_module
 from paceline.tune.experiment.rooms import ANNOUNCED_AFTER_S, OWED_S, Rooms
 from paceline.tune.experiment.trials import Request

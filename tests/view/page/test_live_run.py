@@ -66,6 +66,7 @@ def test_it_is_watched_and_stopped(live: tuple[Page, subprocess.Popen[bytes]]) -
         ranks = page.get(f"run/{id}/ranks")
         assert [rank["rank"] for rank in ranks] == [0, 1]
         assert all(rank["memory"] > 1_000_000 and rank["last_index"] > 0 and rank["step_rate"] > 0 for rank in ranks)
+        assert all(rank["step_time"] > rank["data_wait"] == 0 for rank in ranks)
 
         stacks = page.ask("POST", f"/api/run/{id}/stacks")
         assert stacks.status == 200
@@ -78,5 +79,7 @@ def test_it_is_watched_and_stopped(live: tuple[Page, subprocess.Popen[bytes]]) -
         while (changed := events.next("list")["entries"][0])["alive"]:
             pass
         assert changed["status"] == "interrupted"
-    assert page.get(f"run/{id}/ranks") == []
+    ended = page.get(f"run/{id}/ranks")  # of its last steps the journal knows
+    assert [(rank["rank"], rank["state"], rank["memory"]) for rank in ended] == [(0, "ended", None), (1, "ended", None)]
+    assert all(rank["step_time"] > 0 for rank in ended)
     assert page.ask("POST", f"/api/run/{id}/stop").status == 409

@@ -79,7 +79,7 @@ class AccelerateTrainer(TorchTrainer):
     def to_run_spec(self) -> RunSpec:
         spec = super().to_run_spec()
         settings, source = self._accelerate.settings, self._accelerate.source
-        without_effect = overridden(settings, spec.world_size, self._use_gpu)
+        without_effect = overridden(settings, spec.max_workers, self._use_gpu)
         if without_effect:
             warn_at_users_line(f"Without effect in {source}: {'; '.join(without_effect)}.")
         if not self._chose_settings:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 class ReportCallback(TrainerCallback):
-    """Reports whenever the trainer saves: the newest value of everything it has logged, and the checkpoint.
+    """Reports whenever the trainer saves: the newest value of everything it has logged, and the checkpoint. The trainer
+    saves by its own strategy, and when the run asks for it (`train.should_checkpoint()`).
 
         trainer = transformers.Trainer(model, args, ..., callbacks=[ReportCallback()])
 
@@ -42,6 +43,10 @@ class ReportCallback(TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         check_that_all_is_kept()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if session.active().should_checkpoint():
+            control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         metrics: dict[str, Any] = {}
@@ -70,7 +75,8 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 class Reporter(TrainerCallback):
-    """Reports each step that is logged, with the evaluation and the checkpoint of that step.
+    """Reports each step that is logged, with the evaluation and the checkpoint of that step. The run may ask for a
+    checkpoint of any step.
 
     The last one waits for the end of the training, whose figures (train_runtime, train_loss, ...) go with it.
     The state at the end is always saved. When the run is stopped, the training ends as if it had been its last step,
@@ -101,6 +107,8 @@ class Reporter(TrainerCallback):
         if self.after_first_step is not None:
             self.after_first_step()
             self.after_first_step = None
+        if self.stopped is None and session.active().should_checkpoint():
+            control.should_save = True
         if state.global_step >= state.max_steps and args.logging_strategy != "epoch":
             control.should_log = control.should_save = True
 

@@ -51,6 +51,7 @@ class TransformersTrainer(TorchTrainer):
 
     _function_argument: ClassVar[str] = "trainer_init_per_worker"
     _config_argument: ClassVar[str] = "trainer_init_config"
+    _not_elastic: ClassVar[str] = "the Hugging Face Trainer counts steps, and their number depends on that of workers"
 
     def __init__(
         self,
@@ -94,10 +95,11 @@ class TransformersTrainer(TorchTrainer):
     def get_dataset_config(self) -> dict[str, DatasetConfig]:
         configs = super().get_dataset_config()
         train, evaluation = configs.get(TRAIN_DATASET_KEY), configs.get(EVALUATION_DATASET_KEY)
-        if train is not None and train.split and train.uneven == "all":
+        if train is not None and train.split and train.uneven in ("all", "join", "pad_mask"):
             raise ConfigError(
-                "The dataset 'train' has uneven='all': a worker with one row more may have one step more than the "
-                "others, and wait for them for ever. Use uneven='equal'."
+                f"The dataset 'train' has uneven={train.uneven!r}: a worker with one row more may have one step more "
+                "than the others, and wait for them for ever, and the batches are made by Transformers. Use "
+                "uneven='equal'."
             )
         if evaluation is not None and evaluation.split:
             raise ConfigError(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import CheckpointError, ConfigError
+from paceline.train.torch.loading import load_plain
 
 if TYPE_CHECKING:
     import transformers
@@ -25,7 +26,6 @@ _PARTIAL_STATE = "accelerate.state.PartialState"
 
 def read_training_arguments(path: Path) -> transformers.TrainingArguments:
     """The TrainingArguments of a file that a trainer wrote."""
-    import torch
     from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
     from transformers import TrainingArguments
 
@@ -41,7 +41,7 @@ def read_training_arguments(path: Path) -> transformers.TrainingArguments:
             name: found if issubclass(found, enum.Enum) else type("StandIn", (), {}) for name, found in named.items()
         }
         with safe_globals([(stand_in, name) for name, stand_in in stand_ins.items()]):
-            read = torch.load(path, weights_only=True)
+            read = load_plain(path)
     except (pickle.UnpicklingError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is damaged, or holds no TrainingArguments: {error}") from error
     arguments = _with_class(read, {stand_ins[name]: named[name] for name in named})

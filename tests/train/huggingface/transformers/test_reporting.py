@@ -15,7 +15,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from paceline.air import session
 from paceline.air.errors import ConfigError, StopTraining
 from paceline.run.session import Session
-from paceline.train.huggingface.transformers.callback import Reporter
+from paceline.train.huggingface.transformers.callback import ReportCallback, Reporter
 from paceline.train.huggingface.transformers.checkpoint import check_that_all_is_kept
 from paceline.train.huggingface.transformers.training_arguments import check_rounded_steps, check_strategies
 
@@ -28,6 +28,10 @@ class Rows:
     def __init__(self) -> None:
         self.reported: list[tuple[dict[str, Any], bool]] = []
         self.stops = False
+        self.asks = False
+
+    def should_checkpoint(self) -> bool:
+        return self.asks
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None) -> None:
         self.reported.append((dict(metrics), checkpoint is not None))
@@ -70,6 +74,16 @@ def test_several_evaluation_sets_are_one_row(rows: Rows, tmp_path: Path) -> None
         control.should_evaluate = False  # as the trainer does before it tells its callbacks
         reporter.on_evaluate(args, state(1), control)
     assert rows.reported == [({"loss": 2.0, "eval_first_loss": 1.0, "eval_second_loss": 1.0, "step": 1}, False)]
+
+
+@pytest.mark.parametrize("callback", [Reporter(None), ReportCallback()], ids=lambda each: type(each).__name__)
+def test_the_run_may_ask_for_a_checkpoint_of_any_step(rows: Rows, tmp_path: Path, callback: Any) -> None:
+    control = TrainerControl()
+    callback.on_step_end(arguments(tmp_path), state(3), control)
+    assert not control.should_save
+    rows.asks = True
+    callback.on_step_end(arguments(tmp_path), state(4), control)
+    assert control.should_save
 
 
 def test_an_evaluation_of_the_users_own_mixes_no_steps(rows: Rows, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from paceline.air import RunConfig, ScalingConfig, session
 from paceline.air.config import DataConfig, FailureConfig
 from paceline.air.errors import RestoreError, TrainingFailedError
 from paceline.air.result import Result
+from paceline.testing.invariants import check_run
 from paceline.train.batch_predictor import BatchPredictor
 from paceline.train.huggingface import (
     HuggingFaceTrainer,
@@ -32,6 +33,7 @@ from paceline.train.huggingface import (
     TransformersTrainer,
 )
 from tests.train.huggingface.tiny_language import language_model, small_trainer, token_accuracy, tokenized
+from tests.train.preempting import preempt_first_attempt
 
 TRAIN_ROWS, EVALUATION_ROWS, BATCH = 60, 27, 4
 EPOCHS = {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_strategy": "epoch"}
@@ -375,3 +377,21 @@ def disagreeing(train_dataset: Any, eval_dataset: Any, **config: Any) -> Any:
 def test_mistakes_in_the_worker_are_told_before_training(folder: Path, function: Any, message: str) -> None:
     with pytest.raises(TrainingFailedError, match=message):
         fit(folder, {}, function=function)
+
+
+class IsPreempted(TrainerCallback):
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 4:
+            preempt_first_attempt()
+
+
+@pytest.mark.slow
+def test_a_preempted_run_saves_at_that_step(tmp_path: Path) -> None:
+    """Its strategy would save at the end only."""
+    quiet = {**STEPS, "save_strategy": "no", "max_steps": 7}
+    undisturbed = fit(tmp_path / "undisturbed", quiet)
+    result = fit(tmp_path / "preempted", {**quiet, "callbacks": [IsPreempted]})
+    check_run(result.path, result=result, attempts=2)
+    assert losses(result) == pytest.approx(losses(undisturbed), nan_ok=True)
+    assert result.metrics_dataframe is not None
+    assert list(result.metrics_dataframe["step"]) == [1, 2, 3, 4, 5, 6, 7]

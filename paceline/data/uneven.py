@@ -1,0 +1,83 @@
+"""Ranks that have unequally many rows, and still equally many steps: by padding, or by joining.
+
+`uneven="pad_mask"`: every batch of every rank has `batch_size` rows, and every rank equally many batches. Rows that are
+not there are filled in with copies, and a column says which rows are real.
+
+`uneven="join"`: ranks that have no more batches take part in the collectives of the others (`Join` of torch). Models
+are registered here by whoever wraps them; the pass over the batches is the context in which they join.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from paceline.air.errors import DataError
+from paceline.data.ingest import ranges as rs
+
+if TYPE_CHECKING:
+    from paceline.data.block import Chunk
+    from paceline.data.ingest.position import Shares
+
+VALID_COLUMN = "__valid__"
+"""True for the rows of the dataset, False for those that fill up a batch."""
+
+_joinable: list[weakref.ref[Any]] = []
+
+
+def batches_of_all(shares: Shares, batch_size: int) -> int:
+    """How many batches the rank with the most rows has left."""
+    yielded = shares.position.legs[-1].yielded
+    left = [max(0, rs.length(part) - done) for part, done in zip(shares.parts, yielded, strict=True)]
+    return -(-max(left, default=0) // batch_size)
+
+
+def padded(chunks: Iterator[Chunk], rows: int, a_row: Callable[[], Chunk]) -> Iterator[Chunk]:
+    """The chunks with a mask, filled up to so many rows by the last one. `a_row` is for ranks without any."""
+    given, last = 0, None
+    for chunk in chunks:
+        if chunk.num_rows:
+            given, last = given + chunk.num_rows, chunk
+            yield _marked(chunk, is_real=True)
+    if missing := rows - given:
+        last = a_row() if last is None else last
+        yield _marked(last.take(_numbers([last.num_rows - 1] * missing)), is_real=False)
+
+
+def _marked(chunk: Chunk, *, is_real: bool) -> Chunk:
+    import pyarrow as pa
+
+    if VALID_COLUMN in chunk.schema.names:
+        raise DataError(f'uneven="pad_mask" adds a column {VALID_COLUMN!r}, and the dataset has one: rename it.')
+    mask = pa.array([is_real] * chunk.num_rows, pa.bool_())
+    return pa.RecordBatch.from_arrays(
+        [*chunk.columns, mask], schema=chunk.schema.append(pa.field(VALID_COLUMN, pa.bool_()))
+    )
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, pa.int64())
+
+
+def register(model: Any) -> None:
+    """A model whose ranks can join: one that torch calls Joinable."""
+    _joinable.append(weakref.ref(model))
+
+
+def joined(dataset: str) -> AbstractContextManager[Any]:
+    """Around a pass: a rank that has ended its own takes part in what the others do until they have ended theirs."""
+    models = [model for reference in _joinable if (model := reference()) is not None]
+    if not models:
+        raise DataError(
+            f'dataset {dataset!r}: uneven="join" lets the ranks of a model join that prepare_model() has wrapped in '
+            "DistributedDataParallel, and there is none. Call prepare_model() before the loop over batches, or use "
+            'uneven="equal" or "pad_mask".'
+        )
+    from torch.distributed.algorithms.join import Join
+
+    context: AbstractContextManager[Any] = Join(models)
+    return context

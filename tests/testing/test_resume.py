@@ -1,0 +1,81 @@
+"""assert_resume_equivalent(): a correct loop passes, and what a wrong one forgets is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.testing import NotComparableError, ResumeDifferenceError, assert_resume_equivalent
+from tests.testing.resume_loops import plain_trainer, shard_trainer, torch_trainer
+
+
+def test_a_correct_torch_loop_passes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert_resume_equivalent(torch_trainer("nothing", tmp_path))
+    assert not list(tmp_path.iterdir()), "the trainer's own storage is not used"
+
+
+@pytest.mark.parametrize(
+    ("forget", "said"),
+    [
+        ("optimizer", r"SGD, created at resume_loops\.py:\d+"),
+        ("scheduler", r"StepLR, created at resume_loops\.py:\d+"),
+        pytest.param("random state", "generator torch", marks=pytest.mark.slow),
+        pytest.param("model", r"torch\.nn\.Module", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_torch_loop_forgets_is_named(tmp_path: Path, forget: str, said: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(ResumeDifferenceError, match=said) as caught:
+        assert_resume_equivalent(torch_trainer(forget, tmp_path))
+    assert caught.value.forgot == [forget]
+    assert "loss" in caught.value.first or "['scheduler']['last_epoch']" in caught.value.first
+
+
+def test_a_loop_that_never_asks_for_its_checkpoint(tmp_path: Path) -> None:
+    """It begins anew, and so makes too many rows."""
+    pytest.importorskip("torch")
+    with pytest.raises(ResumeDifferenceError, match=r"get_checkpoint\(\)") as caught:
+        assert_resume_equivalent(torch_trainer("checkpoint", tmp_path))
+    assert caught.value.forgot == ["checkpoint"]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_position_in_a_dataset(tmp_path: Path, workers: int) -> None:
+    assert_resume_equivalent(shard_trainer("nothing", tmp_path, workers))
+    with pytest.raises(ResumeDifferenceError, match="'train'") as caught:
+        assert_resume_equivalent(shard_trainer("shard position", tmp_path, workers), step=3)
+    assert caught.value.forgot == ["shard position"]
+
+
+def test_without_a_framework_the_first_difference_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ResumeDifferenceError, match=r"step 3, rank 0: \['total'\]") as caught:
+        assert_resume_equivalent(plain_trainer(tmp_path, hidden=True))
+    assert caught.value.forgot == []
+
+
+def test_a_run_can_continue_by_restore(tmp_path: Path) -> None:
+    assert_resume_equivalent(plain_trainer(tmp_path), how="restore", step=3)
+    with pytest.raises(ResumeDifferenceError):
+        assert_resume_equivalent(plain_trainer(tmp_path, hidden=True), how="restore")
+
+
+def test_runs_that_are_never_alike_are_not_comparable(tmp_path: Path) -> None:
+    with pytest.raises(NotComparableError, match="'noise'"):
+        assert_resume_equivalent(plain_trainer(tmp_path, noise=True))
+    assert_resume_equivalent(plain_trainer(tmp_path, noise=True), ignore=["noise"])
+
+
+def test_nothing_to_resume_from(tmp_path: Path) -> None:
+    with pytest.raises(NotComparableError, match="5 report"):
+        assert_resume_equivalent(plain_trainer(tmp_path, every=5))
+    with pytest.raises(NotComparableError, match="later step"):
+        assert_resume_equivalent(plain_trainer(tmp_path, every=3), step=2)
+
+
+def test_the_environment_is_left_as_it_was(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    assert_resume_equivalent(plain_trainer(tmp_path))
+    assert dict(os.environ) == before
