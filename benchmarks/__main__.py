@@ -2,7 +2,8 @@
 
 With `--against COMMIT` paceline is compared with itself at an earlier commit instead (benchmarks/against.py).
 
-`python -m benchmarks kills` measures nothing: it is the kill campaign (benchmarks/kills.py).
+`python -m benchmarks kills` measures nothing: it is the kill campaign (benchmarks/kills.py). Nor does
+`python -m benchmarks soak`, which works for an hour under faults (benchmarks/soak.py).
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "frameworks": frameworks.launchers,
     "framework-causes": frameworks.causes,
     "checkpoint": checkpoints.blocked,
+    "checkpoint-budget": checkpoints.budget,
     "checkpoint-reads": checkpoints.verified_reads,
     "restart": deaths.restart,
     "driver-kill": deaths.driver_kill,
@@ -100,6 +102,10 @@ def main() -> int:
         from benchmarks import kills
 
         return kills.main(sys.argv[2:])
+    if sys.argv[1:2] == ["soak"]:
+        from benchmarks import soak
+
+        return soak.main(sys.argv[2:])
     known = MEASURES | ON_REQUEST
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="paceline and its peers side by side")
     names = ", ".join([*known, *GROUPS])

@@ -22,6 +22,18 @@ def blocked(bench: Bench) -> Iterator[Row]:
         yield Row("6", what, "s", sync["blocked"], "Ray", theirs, reference="1.5 s")
 
 
+def budget(bench: Bench) -> Iterator[Row]:
+    """Checkpoints of 200 MB on a store that takes 20 MB/s, with max_overhead=0.03 and steps of 50 ms."""
+    data = bench.run(OURS / "checkpoint_budget.py", str(600 if not bench.quick else 75)).data
+    share = 100 / data["elapsed"]
+    what = "200 MB to 20 MB/s, max_overhead=0.03: loop blocked or saving, of 100 s"
+    target = Target("figure", "most", 3.5)
+    outside = "as seen from outside"
+    yield Row("6", what, "s", [data["accounted"] * share], outside, [data["outside"] * share], target)
+    what = "age of the newest stored checkpoint, in intervals"
+    yield Row("6", what, "s", data["age_in_intervals"], target=Target("worst", "most", 2.0))
+
+
 def verified_reads(bench: Bench) -> Iterator[Row]:
     """A committed checkpoint read for the first time, in turn with reading and hashing the same bytes by hand."""
     data = bench.run(OURS / "checkpoint_reads.py", str(bench.repeats(9, 5))).data
