@@ -7,7 +7,6 @@ that waits longer for data than the others is still seen then.
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -76,6 +75,26 @@ class Slow:
         )
 
 
+@dataclass(slots=True, frozen=True)
+class Pace:
+    """Seconds per step of a rank: medians over samples, so that one unusual step does not count. DDP for one rebuilds
+    its buckets in the second iteration, and does not measure for how long ranks wait for each other in there."""
+
+    step_s: float
+    own_s: float
+    data_s: float
+
+
+def _pace(samples: Iterable[StepTimes], since: StepTimes | None) -> Pace | None:
+    known = [*samples, since] if since is not None and since.steps else list(samples)
+    if sum(each.steps for each in known) < LEAST_STEPS:
+        return None
+    step, own, data = (
+        statistics.median(getattr(each, name) for each in known) for name in ("step_s", "own_s", "data_s")
+    )
+    return Pace(step, own, data)
+
+
 class _Rank:
     """What is known about one rank."""
 
@@ -106,14 +125,13 @@ class _Rank:
         """PyTorch measures the collectives of some steps only: of the others nobody knows what the rank did."""
         return not self.measures_collectives or sample.collective_steps > 0
 
-    def lately(self, samples: Iterable[StepTimes]) -> StepTimes | None:
-        """What it did in these samples, and since; None if that is too little."""
-        total = functools.reduce(sum_of, samples, self.under_way)
-        return total if total.steps >= LEAST_STEPS else None
+    def lately(self) -> Pace | None:
+        """Its steps in recent samples, and since; None if they are too few."""
+        return _pace(self.recent, self.under_way)
 
-    def own_lately(self) -> StepTimes | None:
-        total = self.lately(self.complete)
-        return total if total is not None and self.knows_own(total) else None
+    def own_lately(self) -> Pace | None:
+        """The same for those samples of which its own time is known."""
+        return _pace(self.complete, self.under_way if self.knows_own(self.under_way) else None)
 
 
 class Stragglers:
@@ -131,7 +149,7 @@ class Stragglers:
         if sample is None:
             return None
         others = [each for each in self._ranks if each is not own]
-        slow = slow_in_data(rank, sample, [each.lately(each.recent) for each in others])
+        slow = slow_in_data(rank, sample, [each.lately() for each in others])
         if own.knows_own(sample):
             slow = slow_by_itself(rank, sample, [each.own_lately() for each in others]) or slow
             if slow is None:
@@ -142,7 +160,7 @@ class Stragglers:
         return _to_tell(own)
 
 
-def slow_by_itself(rank: int, sample: StepTimes, others: Iterable[StepTimes | None]) -> Slow | None:
+def slow_by_itself(rank: int, sample: StepTimes, others: Iterable[Pace | None]) -> Slow | None:
     """How slow a rank was in a sample, compared with the own time of the others lately; None if it was not."""
     known = [each for each in others if each is not None]
     if not known:
@@ -153,7 +171,7 @@ def slow_by_itself(rank: int, sample: StepTimes, others: Iterable[StepTimes | No
     return Slow(rank, own_s, others_s, sample.data_s - statistics.median(each.data_s for each in known))
 
 
-def slow_in_data(rank: int, sample: StepTimes, others: Iterable[StepTimes | None]) -> Slow | None:
+def slow_in_data(rank: int, sample: StepTimes, others: Iterable[Pace | None]) -> Slow | None:
     """The same for ranks that move in step: how much of a step is due to this rank's waiting for data."""
     known = [each for each in others if each is not None]
     if not known:

@@ -5,6 +5,7 @@ It is written when the service has acknowledged something, so it never promises 
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,14 @@ def read_cursor(path: Path) -> Cursor:
         return Cursor()
     except (OSError, msgspec.DecodeError):
         return Cursor(is_opening=True)
+
+
+def mark_unsent(path: Path, name: str) -> None:
+    """Leave a file for a run of which nothing was sent, so that it is seen that its rows are missing."""
+    with contextlib.suppress(OSError):  # it exists, or the rows are all that can be kept
+        make_private_dirs(path.parent)
+        with path.open("xb") as file:
+            file.write(msgspec.json.encode(Cursor(name=name)))
 
 
 def write_cursor(path: Path, cursor: Cursor) -> None:

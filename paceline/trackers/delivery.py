@@ -24,7 +24,7 @@ from paceline.storage import lock
 from paceline.storage.files import make_private_dirs
 from paceline.storage.lock import RunLock
 from paceline.storage.run_dir import RunDir
-from paceline.trackers.cursor import Cursor, read_cursor, write_cursor
+from paceline.trackers.cursor import Cursor, mark_unsent, read_cursor, write_cursor
 from paceline.trackers.story import Story
 from paceline.trackers.tracker import (
     Outcome,
@@ -126,6 +126,7 @@ class Delivery:
     def abandon(self) -> None:
         """Nobody waits any longer, not even for a call that is under way: whoever sends the rest may begin."""
         self._is_abandoned = True
+        mark_unsent(self._path, self._name)
         self._lock.release()
 
     def rows_left(self) -> int:

@@ -171,3 +171,18 @@ def test_rows_that_a_tracker_has_not_got_are_counted(cli: Cli, tmp_path: Path) -
     send(search, LedgerTracker(tmp_path))
     (state,) = json.loads(cli("show", search, "--json").out)["trackers"]
     assert (state["sent"], state["left"]) == (4, 0)
+
+
+def test_rows_are_counted_of_trials_that_a_hanging_tracker_never_came_to(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "hang").touch()
+    tracker = TrackerCallback(LedgerTracker(tmp_path), wait_at_end_s=0.2, wait_when_down_s=0.2)
+    Tuner(
+        objective,
+        param_space={"x": tune.grid_search([1, 2])},
+        run_config=RunConfig(name="tracked", storage_path=str(tmp_path / "results"), callbacks=[tracker], verbose=0),
+    ).fit()
+    trials = [each["path"] for each in json.loads(cli("ls", tmp_path / "results" / "tracked", "--json").out)]
+    said = [cli("show", trial).out for trial in trials]
+    (tmp_path / "hang").unlink()
+    assert len(said) == 2
+    assert all("ledger: 0 rows sent, 2 not sent yet" in each for each in said), said

@@ -17,6 +17,8 @@ from paceline.train.torch import TorchTrainer
 
 STEPS = 10
 SLEEP_S = 0.05
+LONGER_SLEEP_S = 0.2
+"""PyTorch times only the first ten iterations, so that there is no second chance after a hiccup of a busy machine."""
 TIMES = {"step_time_s", "data_wait_s", "report_wait_s", "checkpoint_wait_s", "collective_wait_s"}
 
 
@@ -118,7 +120,7 @@ def all_reduces(config: dict[str, Any]) -> None:
     model = train.torch.prepare_model(torch.nn.Linear(8, 8))
     for _ in range(STEPS):
         if train.get_context().get_world_rank() == 1:
-            time.sleep(SLEEP_S)
+            time.sleep(LONGER_SLEEP_S)
         model(torch.ones(4, 8)).sum().backward()
         train.report({"loss": 1.0})
 
@@ -128,7 +130,7 @@ def test_the_slow_rank_is_found_although_all_wait_for_it_in_every_step(tmp_path:
     result = fit(all_reduces, tmp_path, trainer=TorchTrainer)
     assert slow_ranks(result) == [1], result.warnings
     waits = result.rank_dataframe.groupby("rank")["collective_wait_s"].median()
-    assert waits[0] > SLEEP_S / 2 > waits[1]
+    assert waits[0] > LONGER_SLEEP_S / 2 > waits[1]
 
 
 def equal(config: dict[str, Any]) -> None:

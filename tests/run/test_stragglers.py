@@ -48,6 +48,16 @@ def test_ranks_that_wait_for_each_other_in_collectives_have_equal_steps() -> Non
     assert (slow.rank, slow.ratio) == (1, pytest.approx(5.9))
 
 
+def test_one_unusual_step_of_the_others_does_not_hide_a_slow_rank() -> None:
+    """As DDP measures it: in the second iteration it does not see that ranks wait for each other."""
+    ranks = Stragglers(2)
+    feed(ranks, 1, step(0.06, collective=0.055), step(0.06, collective=0.006))
+    feed(ranks, 1, step(0.053, collective=0.004), step(0.053, collective=0.004))
+    ((_, slow),) = feed(ranks, 7, step(0.053, collective=0.052), step(0.053, collective=0.0005))
+    assert slow.rank == 1
+    assert slow.others_s < 0.005
+
+
 def test_steps_whose_collectives_were_not_measured_say_nothing() -> None:
     """PyTorch measures one iteration in a hundred: what lies between does not interrupt a series."""
     ranks = Stragglers(2)

@@ -148,6 +148,7 @@ def test_a_followed_log(server: Any, tab_of: Open) -> None:
     tab.find(".hits button", has_text="rank 1 is at step 3").first.click()
     expect(tab.find(".line").first).to_have_text("rank 1 is at step 3")
     expect(tab.page.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "false")
+    expect(tab.page).to_have_url(re.compile("[?&]at="))  # the address follows within a fraction of a second
     tab.page.reload()
     expect(tab.find(".line").first).to_have_text("rank 1 is at step 3")
     tab.page.keyboard.press("f")
