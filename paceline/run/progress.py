@@ -94,9 +94,10 @@ class ShownProgress(Progress):
     def workers(self, ask: Callable[[], list[RankState]]) -> None:
         self._ask_workers = ask
 
-    def attempt_failed(self, summary: str, retry: bool) -> None:
+    def attempt_failed(self, summary: str, *, retry: bool, preempted: bool) -> None:
         what_next = "Starting the next attempt." if retry else "The run is not retried."
-        self._display.say(f"{self._name}: attempt {self._attempt} failed: {summary.rstrip()}\n{what_next}", "red")
+        what, style = ("ended", "yellow") if preempted else ("failed", "red")
+        self._display.say(f"{self._name}: attempt {self._attempt} {what}: {summary.rstrip()}\n{what_next}", style)
         self._attempt += retry
         self._display.show_next()
 

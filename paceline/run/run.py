@@ -272,7 +272,8 @@ class Run:
         decision = self._reached.failed(self._ending.failures)
         self._sizing.failed(self._reached.last_kind, self._ending.failures)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
-        self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up)
+        preempted = self._reached.last_kind == "preempted"
+        self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up, preempted=preempted)
         if isinstance(decision, GiveUp):
             self._finish("failed", self._reached.final_error(decision.reason))
         elif gives_up:

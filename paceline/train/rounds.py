@@ -21,14 +21,18 @@ class Rounds:
     stopped at a row. So the final checkpoint is added to the row that was reported last.
     """
 
-    def __init__(self, frequency: int, at_end: bool, make_checkpoint: Callable[[], Checkpoint]) -> None:
+    def __init__(
+        self, frequency: int, at_end: bool, make_checkpoint: Callable[[], Checkpoint], *, can_continue: bool = True
+    ) -> None:
         """A checkpoint after every `frequency` rounds (0: none), when the run asks for one, and `at_end`: one of the
-        last round."""
+        last round. If the library cannot continue from a checkpoint, a preempted run saves none: the next attempt
+        trains all rounds again."""
         self._frequency = frequency
         self._at_end = at_end
         self._make_checkpoint = make_checkpoint
         self._session = session_slot.required("This loop reports its rounds to the run that a trainer started.")
         self._lacks_checkpoint = False
+        self._can_continue = can_continue
 
     @property
     def has_rows(self) -> bool:
@@ -45,7 +49,9 @@ class Rounds:
 
         Raises StopTraining when the run ends here: call `end()` then as well.
         """
-        due = self._session.should_checkpoint() or (bool(self._frequency) and done % self._frequency == 0)
+        due = bool(self._frequency) and done % self._frequency == 0
+        if self._can_continue:
+            due |= self._session.should_checkpoint()
         self._lacks_checkpoint = not due
         return self._session.report(metrics, self._make_checkpoint() if due else None, reduce or None)
 
@@ -53,8 +59,10 @@ class Rounds:
         """Tell the user something that was found out while training."""
         self._session.warn(text)
 
-    def end(self) -> None:
-        """Training is over, however it came about: the model of the last row is kept."""
+    def end(self, *, stopped: bool = False) -> None:
+        """Training is over, because the run `stopped` it or otherwise: the model of the last row is kept."""
+        if stopped and not self._can_continue and self._session.preempted() is not None:
+            return
         if self._at_end and self._lacks_checkpoint:
             self._lacks_checkpoint = False
             self._session.add_checkpoint(self._make_checkpoint())

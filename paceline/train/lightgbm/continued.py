@@ -142,12 +142,16 @@ def _names(evaluations: Sequence[Any] | None) -> list[tuple[str, str]]:
 _NO_SPLIT = 1e300
 
 
+def is_random_forest(params: Mapping[str, Any]) -> bool:
+    return value_of(params, "boosting") in ("rf", "random_forest")
+
+
 def check_continuable(params: Mapping[str, Any]) -> None:
-    if value_of(params, "boosting") in ("rf", "random_forest"):
+    if is_random_forest(params):
         raise ConfigError(
             "A random forest (boosting='rf') cannot continue from a checkpoint: LightGBM offers no way. Train it in "
             "one go: without resume_from_checkpoint, and without CheckpointConfig(checkpoint_frequency=...), so that "
-            "an attempt after a failure begins anew."
+            "an attempt after a failure starts from the beginning."
         )
 
 

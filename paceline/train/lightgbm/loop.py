@@ -16,6 +16,7 @@ from paceline.train.lightgbm.continued import (
     continued,
     earlier_progress,
     in_order,
+    is_random_forest,
     not_repeatable,
     replay,
 )
@@ -41,8 +42,13 @@ class LightGBMLoop:
 
     def __call__(self) -> None:
         progress = earlier_progress()
-        rounds = Rounds(self.task.checkpoint_frequency, self.task.checkpoint_at_end, progress.checkpoint)
         params = for_worker(self.task.params)
+        rounds = Rounds(
+            self.task.checkpoint_frequency,
+            self.task.checkpoint_at_end,
+            progress.checkpoint,
+            can_continue=not is_random_forest(params),
+        )
         unknown, known = unknown_names(self.task.params)
         for name in unknown:
             rounds.warn(unused_parameter("LightGBM", name, known))
@@ -60,7 +66,7 @@ class LightGBMLoop:
         try:
             self._train(params, matrices, progress, rounds, callbacks)
         except StopTraining:
-            rounds.end()
+            rounds.end(stopped=True)
             raise
         rounds.end()
 

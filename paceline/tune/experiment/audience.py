@@ -143,9 +143,10 @@ class TrialProgress(Progress):
         self._view.note_row(self._trial, row)
         self._shared.row(self._trial, row)
 
-    def attempt_failed(self, summary: str, retry: bool) -> None:
+    def attempt_failed(self, summary: str, *, retry: bool, preempted: bool) -> None:
         if retry:
-            self._shared.note(f"{self._trial} failed and starts again: {summary}")
+            what = "ended" if preempted else "failed"
+            self._shared.note(f"{self._trial} {what} and starts again: {summary}")
 
     def output(self, rank: int, text: str) -> None:
         self._shared.output(self._trial, None if self._alone else rank, text)

@@ -14,6 +14,8 @@ import pytest
 
 from paceline.air import CheckpointConfig, FailureConfig, session
 from paceline.air.errors import DataError, TrainingFailedError
+from paceline.testing import chaos
+from paceline.testing.invariants import check_run
 from paceline.train.lightgbm import LightGBMCheckpoint
 from tests.train.lightgbm.boosting import classes, numbers, quick_trainer, rows_of, trees
 
@@ -101,6 +103,16 @@ def test_a_random_forest_is_refused() -> None:
     )
     with pytest.raises(TrainingFailedError, match=r"random forest.*checkpoint"):
         again.fit()
+
+
+def test_a_preempted_random_forest_is_trained_again_from_the_beginning() -> None:
+    """It could not continue from a checkpoint."""
+    params = {**BINARY, "boosting": "rf", "bagging_fraction": 0.5, "bagging_freq": 1}
+    settings: dict[str, Any] = {"frames": FRAMES, "params": params, "num_boost_round": 6}
+    with chaos(sigterm={"rank": 1, "step": 3}):
+        result = quick_trainer(**settings).fit()
+    check_run(result.path, result=result, iterations=6, attempts=2)
+    assert trees(result.checkpoint.get_model()) == trees(quick_trainer(**settings).fit().checkpoint.get_model())
 
 
 def test_a_checkpoint_with_all_rounds_is_evaluated() -> None:
