@@ -313,6 +313,9 @@ class TuneConfigError(ConfigError, TuneError):
 class StopTraining(BaseException):
     """Raised by report() in a worker when the run shall stop; `finally` blocks run."""
 
+    continues = False
+    """Another attempt follows, which starts from the newest checkpoint: the run was preempted, for one."""
+
 
 def interruption(message: str, result: Result | None) -> KeyboardInterrupt:
     """What fit() raises after Ctrl-C: a KeyboardInterrupt whose `.result` is what was reached.

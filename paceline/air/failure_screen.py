@@ -24,4 +24,5 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
         sys.__excepthook__(kind, error, trace)
         return
     place = where_it_was_called(error)
-    sys.stderr.write(f"{TrainingFailedError.__name__}: {error}\n" + (f"{place}\n" if place else ""))
+    lines = [f"{TrainingFailedError.__name__}: {error}", *getattr(error, "__notes__", ()), *([place] if place else [])]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))

@@ -69,10 +69,14 @@ class _Inheritance:
         self._ranks = 0
         self._lock = threading.Lock()
         self._start: Callable[[threading.Thread], None] = threading.Thread.start
+        self._is_underneath = False
+        """Somebody else, such as a debugger, has put another one there since, which calls ours."""
 
     def __enter__(self) -> None:
         with self._lock:
             self._ranks += 1
+            if self._is_underneath and threading.Thread.start is not self._start:
+                return
             if self._ranks == 1 and threading.Thread.start is not _start_of_rank:
                 self._start = threading.Thread.start
                 setattr(threading.Thread, "start", _start_of_rank)  # noqa: B010
@@ -80,8 +84,10 @@ class _Inheritance:
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._ranks -= 1
-            # Somebody else, such as a debugger, may have put another one there since: ours does nothing any more.
-            if self._ranks == 0 and threading.Thread.start is _start_of_rank:
+            if self._ranks:
+                return
+            self._is_underneath = threading.Thread.start not in (_start_of_rank, self._start)
+            if threading.Thread.start is _start_of_rank:
                 setattr(threading.Thread, "start", self._start)  # noqa: B010  (mypy knows that it is a method)
 
     def start(self, thread: threading.Thread) -> None:

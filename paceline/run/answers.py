@@ -115,7 +115,8 @@ class Answers:
                 if self._is_replaced:
                     self.decision = Restart()
             stop = self.stop_index is not None and index >= self.stop_index
-            self._outbox.append((rank, Answer(index, stop, reduced if index == self.decided else None)))
+            given = reduced if index == self.decided else None
+            self._outbox.append((rank, Answer(index, stop, given, stop and not self.ends_training)))
             alignment.answered(rank, stop)
 
     def committed_in_background(self) -> None:

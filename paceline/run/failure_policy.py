@@ -79,7 +79,7 @@ def _what_is_used_up(config: FailureConfig, failures: Sequence[AttemptFailure]) 
     if limit is not None and without_progress >= limit:
         return (
             f"{counted(without_progress, 'attempt')} in a row made no progress: no new checkpoint, no report with a "
-            f"higher index. FailureConfig(max_attempts_without_progress={limit}) is the limit; None: no limit"
+            f"higher index. The limit is FailureConfig(max_attempts_without_progress={limit}); None removes it"
         )
     return ""
 

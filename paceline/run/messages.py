@@ -165,6 +165,8 @@ class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     index: int
     stop: bool = False
     reduced: dict[str, float] | None = None
+    continues: bool = False
+    """After the stop, with another attempt."""
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -43,7 +43,8 @@ class Questions:
         began = time.monotonic()
         number = self._asked[of_preemption] = self._asked[of_preemption] + 1
         self._send(encode(Question(number, of_preemption, self.saving_s, self.asking_s)))
-        while (told := self._told) is None:
+        # An answer to another question is for a call that a signal handler of the user's broke off.
+        while (told := self._told) is None or (told.number, told.of_preemption) != (number, of_preemption):
             self._wait_for_message()
         self._told = None
         self.asking_s += time.monotonic() - began

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from paceline.air.errors import EngineError, NoRoomError, StartCancelledError, WorkerError, WorkerFailure
+from paceline.air.errors import ConfigError, EngineError, NoRoomError, StartCancelledError, WorkerError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
 from paceline.run import root_cause
@@ -47,6 +47,10 @@ BREAK_OFF_WAIT_S = 2.0
 """How long the end of everything waits for workers that are coming up; they end by themselves afterwards."""
 STORE_WAIT_S = 10.0
 """How long a driver that was interrupted waits for a remote store to take the last state."""
+
+
+Launched = Attempt | WorkerFailure | NoRoomError | ConfigError | None
+"""What came of starting an attempt."""
 
 
 class Run:
@@ -181,10 +185,11 @@ class Run:
         with self._desk.answered_by_thread(self.phase.value) if self._desk else contextlib.nullcontext():
             self._job = self._in_background(partial(self._launch, following, size))
 
-    def _launch(self, following: Wait | Restart | None, size: int) -> Attempt | WorkerFailure | NoRoomError | None:
+    def _launch(self, following: Wait | Restart | None, size: int) -> Launched:
         """Bring the workers up; touches nothing but this run, so that it may happen in another thread.
 
-        None if a stop was asked for while they had no room yet; NoRoomError if fewer of them may have room.
+        None if a stop was asked for while they had no room yet. NoRoomError if fewer of them may have room, and
+        ConfigError if there can never be room for so many.
         """
         if isinstance(following, Restart):
             self._reached.change(following.change)
@@ -193,6 +198,10 @@ class Run:
             self._attempt.start(self._parts.task, setup)
         except StartCancelledError:
             return None
+        except ConfigError as error:
+            if size > (self._reached.spec.scaling.min_workers or size):
+                return error
+            raise
         except (EngineError, WorkerError) as error:
             if isinstance(error, NoRoomError) and self._reached.spec.scaling.is_elastic:
                 return error
@@ -201,10 +210,10 @@ class Run:
             self._attempt.stop(grace=0.0)
         return self._attempt
 
-    def _launched(self, attempt: Attempt | WorkerFailure | NoRoomError | None) -> None:
+    def _launched(self, attempt: Launched) -> None:
         self._parts.pass_on_warnings()
-        if isinstance(attempt, NoRoomError):
-            self._sizing.not_placed()
+        if isinstance(attempt, NoRoomError | ConfigError):
+            self._sizing.not_placed(never=isinstance(attempt, ConfigError))
             self._parts.warn(*self._wind_up())
             self._reached.did_not_start()
             self.phase, self._not_before = Phase.STARTING, time.monotonic() + LOOK_S

@@ -166,7 +166,9 @@ class Session:
                 self._stager.committed(checkpoint)
             if answer.stop:
                 self._stopping = True
-                raise StopTraining(f"the run stops after report {index}")
+                stopped = StopTraining(f"the run stops after report {index}")
+                stopped.continues = answer.continues
+                raise stopped
             return answer.reduced
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:

@@ -46,6 +46,10 @@ class Sizing:
         self._chosen = 0
         self._refused: int | None = None
         """A size that the engine could not place, though there seemed to be room."""
+        self._too_many: tuple[int, int] | None = None
+        """A size that the engine can never place, and for how many there seemed to be room then: that does not take
+        account of a placement strategy, for one."""
+        self._seemed_free = 0
         self._waits_since: float | None = None
         self._is_announced = False
         self._looks_at = float("inf")
@@ -60,13 +64,13 @@ class Sizing:
         if not spec.scaling.is_elastic:
             return spec.max_workers
         try:
-            room = self._engine.room(self._bundle(spec))
+            room = self._placeable(self._engine.room(self._bundle(spec)))
         except EngineLost:
             return spec.scaling.min_workers  # The start says what is wrong.
         except EngineError:  # A busy cluster answers later.
             room = 0
-        if room is not None and self._refused is not None:
-            room = min(room, self._refused - 1)
+        if self._refused is not None:
+            room = self._refused - 1 if room is None else min(room, self._refused - 1)
             if room < (spec.scaling.min_workers or 1):
                 self._refused = None  # All sizes were tried.
         size = None if self._is_settling(room) else decide_size(self._policy(spec), self._situation(spec, room))
@@ -87,15 +91,29 @@ class Sizing:
             self._waits_since = now
         waited, limit = now - self._waits_since, spec.run_config.failure_config.resource_timeout_s
         if limit is not None and waited > limit:
-            raise NoRoomError(f"{_wanted(spec, room)}. That was so for resource_timeout_s={limit:g} s.")
+            self._waits_since, self._is_announced = None, False  # a retry waits again
+            raise NoRoomError(f"{_wanted(spec, room)}. The run waited for resource_timeout_s={limit:g} s.")
         if waited > ANNOUNCE_S and not self._is_announced:
             self._is_announced = True
             until = "" if limit is None else f", for at most resource_timeout_s={limit:g} s"
             self._warn(f"Waiting for room{until}: {_wanted(spec, room)}. Press Ctrl-C to stop.")
 
-    def not_placed(self) -> None:
-        """Somebody else has the room by now, or it is not where the workers have to be: the next size is smaller."""
+    def not_placed(self, *, never: bool = False) -> None:
+        """Somebody else has the room by now, or it is not where the workers have to be: the next size is smaller.
+
+        If so many can `never` be placed, that is not tried again until there is more room.
+        """
         self._refused = self._chosen
+        if never:
+            self._too_many = (self._chosen, self._seemed_free)
+
+    def _placeable(self, room: int | None) -> int | None:
+        if room is None:
+            return None
+        self._seemed_free = room
+        if self._too_many is not None and room > self._too_many[1]:
+            self._too_many = None
+        return room if self._too_many is None else min(room, self._too_many[0] - 1)
 
     # -- attempts come and go -------------------------------------------------------------
 
@@ -135,7 +153,7 @@ class Sizing:
         except EngineError:
             return False
         self._occasion = "look"
-        room = None if free is None else self._current + free
+        room = None if free is None else self._placeable(self._current + free)
         size = decide_size(self._policy(spec), self._situation(spec, room))
         self._expected = size or self._current
         return size is not None and size != self._current

@@ -19,7 +19,7 @@ ALWAYS = 16
 """Each of the first reports has a measurement of its own, however short its steps are."""
 
 LOOK_AGAIN_S = 1.0
-"""How often the collectives are asked about, after the first reports: it takes some ten microseconds."""
+"""How often the collectives are asked about, after the first reports: asking takes some ten microseconds."""
 
 TIME_COLUMNS = ("step_time_s", "data_wait_s", "report_wait_s", "checkpoint_wait_s", "collective_wait_s")
 NOT_MEASURED = dict.fromkeys(TIME_COLUMNS, math.nan)
@@ -109,12 +109,9 @@ class RankClock:
         "_steps",
         "_took_batch",
         "_total",
-        "checkpoint_total_s",
     )
 
     def __init__(self) -> None:
-        self.checkpoint_total_s = 0.0
-        """Since the rank's session began: for how long report() kept the loop because of checkpoints."""
         self._ended: float | None = None
         """When the last step did; None before the first one begins."""
         self._took_batch = False
@@ -211,7 +208,6 @@ class RankClock:
     def waited_for_checkpoint(self, seconds: float) -> None:
         """The session was busy with a checkpoint, or waited for one."""
         self._open_checkpoint_s += seconds
-        self.checkpoint_total_s += seconds
 
     def _end_step(self, now: float) -> None:
         """A step ends and the next one begins. The first time, one only begins: what came before was setting up."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session as session_slot
 from paceline.air.checks import check_bool, whole_number
-from paceline.air.errors import ConfigError, MetricError
+from paceline.air.errors import ConfigError, MetricError, StopTraining
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
@@ -59,9 +59,9 @@ class Rounds:
         """Tell the user something that was found out while training."""
         self._session.warn(text)
 
-    def end(self, *, stopped: bool = False) -> None:
+    def end(self, stopped: StopTraining | None = None) -> None:
         """Training is over, because the run `stopped` it or otherwise: the model of the last row is kept."""
-        if stopped and not self._can_continue and self._session.preempted() is not None:
+        if stopped is not None and stopped.continues and not self._can_continue:
             return
         if self._at_end and self._lacks_checkpoint:
             self._lacks_checkpoint = False

@@ -12,7 +12,8 @@ import pytest
 
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
 from paceline.air.context import get_context
-from paceline.air.errors import TrainingFailedError
+from paceline.air.errors import ConfigError, TrainingFailedError
+from paceline.engine.base import Placement, WorkerGroup
 from paceline.run import attempt, sizing
 from paceline.run.callbacks import Callback
 from paceline.run.found_runs import summary_of
@@ -200,6 +201,26 @@ def test_too_little_room_is_waited_for(engine: ElasticEngine, monkeypatch: pytes
 def test_the_wait_for_room_can_be_limited(engine: ElasticEngine) -> None:
     with pytest.raises(TrainingFailedError, match=r"room for 2 workers.*needs at least 4.*resource_timeout_s=0.1"):
         fit(engine, step_until, workers=(4, 8), until=4, failures=FailureConfig(resource_timeout_s=0.1, max_failures=3))
+
+
+class StrictEngine(ElasticEngine):
+    """One that can never place two workers, although it has room for them: think of STRICT_SPREAD on one node."""
+
+    def start_group(self, placement: Placement) -> WorkerGroup:
+        if placement.world_size > 1:
+            raise ConfigError("the cluster can never hold 2 workers")
+        return super().start_group(placement)
+
+
+def test_a_size_that_can_never_be_placed_is_tried_once() -> None:
+    engine = StrictEngine(2)
+    try:
+        result = fit(engine, step_until, until=1, rows=20, interval_s=0.001)
+        assert sizes(result) == [1]
+        with pytest.raises(ConfigError, match="never hold"):
+            fit(engine, step_until, workers=(2, 3), until=2)
+    finally:
+        engine.close()
 
 
 def test_a_policy_of_the_user_chooses(engine: ElasticEngine) -> None:

@@ -38,6 +38,28 @@ def test_questions_are_numbered_by_what_they_ask(tmp_path: Path) -> None:
     assert [(each.number, each.of_preemption) for each in questions] == [(1, False), (2, False), (1, True)]
 
 
+def test_the_answer_to_a_call_that_was_broken_off_is_not_that_to_the_next(tmp_path: Path) -> None:
+    """A handler of the user's for SIGALRM may raise while the rank waits."""
+
+    class TimeIsUpError(Exception):
+        pass
+
+    def answer(channel: FakeChannel) -> Told:
+        (*_, last) = channel.sent
+        assert isinstance(last, Question)
+        if last.number == 1 and not late:
+            late.append(Told(1, False, True))
+            raise TimeIsUpError
+        return late.pop() if late else Told(last.number, last.of_preemption)
+
+    late: list[Told] = []
+    asking = Session(session_setup(tmp_path), FakeChannel(answer), None)
+    with pytest.raises(TimeIsUpError):
+        asking.should_checkpoint()
+    assert not asking.should_checkpoint()
+    assert not late
+
+
 def test_a_preemption_comes_with_its_deadline_by_the_clock_of_the_worker(tmp_path: Path) -> None:
     asking = Session(session_setup(tmp_path, wall_offset_s=-100.0), driver(is_due=True, notice=NOTICE), None)
     preemption = asking.preempted()

@@ -65,8 +65,8 @@ class LightGBMLoop:
         matrices = self._read_matrices(params, progress)
         try:
             self._train(params, matrices, progress, rounds, callbacks)
-        except StopTraining:
-            rounds.end(stopped=True)
+        except StopTraining as stopped:
+            rounds.end(stopped)
             raise
         rounds.end()
 

@@ -98,13 +98,16 @@ def prepare_data_loader(
     left alone. All other settings of the loader are kept. `batch_size` is that of one worker.
     With `auto_transfer`, the next batch is copied to the GPU while this one is computed on.
     """
+    from torch.utils.data import IterableDataset
+
     from paceline.train.torch import data_loader as implementation
 
     accelerator = _accelerator("prepare_data_loader")
     active = _session("prepare_data_loader")
     if add_dist_sampler:
         _need_process_group("prepare_data_loader")
-    warn_of_samplers(active)
+        if not isinstance(data_loader.dataset, IterableDataset):
+            warn_of_samplers(active)
     return implementation.prepare(
         data_loader,
         active.world_rank,

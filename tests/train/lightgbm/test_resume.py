@@ -115,6 +115,13 @@ def test_a_preempted_random_forest_is_trained_again_from_the_beginning() -> None
     assert trees(result.checkpoint.get_model()) == trees(quick_trainer(**settings).fit().checkpoint.get_model())
 
 
+def test_a_random_forest_that_is_stopped_keeps_its_last_round() -> None:
+    params = {**BINARY, "boosting": "rf", "bagging_fraction": 0.5, "bagging_freq": 1}
+    stop = {"stop": {"training_iteration": 3}}
+    result = quick_trainer(FRAMES, params=params, num_boost_round=6, run_config=stop).fit()
+    assert result.checkpoint.get_model().num_trees() == 3
+
+
 def test_a_checkpoint_with_all_rounds_is_evaluated() -> None:
     begun = quick_trainer(FRAMES, params=BINARY, inline=True).fit()
     again = quick_trainer(FRAMES, params=BINARY, inline=True, resume_from_checkpoint=begun.checkpoint).fit()
