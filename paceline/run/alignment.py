@@ -113,9 +113,11 @@ _WEIGHTED = ("mean", "rms")
 class Alignment:
     """The progress of every rank within an attempt that starts after `start_index`."""
 
-    def __init__(self, world_size: int, start_index: int) -> None:
+    def __init__(self, world_size: int, start_index: int, *, others_report: bool = False) -> None:
+        """`others_report`: in an earlier attempt, a rank other than 0 has reported."""
         self.world_size = world_size
         self.start_index = start_index
+        self._others_report = others_report
         self.last_index = [start_index] * world_size
         """The highest index each rank has reported."""
         self.highest_free = start_index
@@ -166,6 +168,11 @@ class Alignment:
     def only_rank_zero_reported(self) -> bool:
         zero, *others = self.last_index
         return zero > self.start_index and bool(others) and max(others) == self.start_index
+
+    @property
+    def others_may_be_silent(self) -> bool:
+        """Whether the program seems to leave reporting to rank 0, which is still running."""
+        return self.only_rank_zero_reported and not self._others_report and 0 not in self.finished
 
     @property
     def lost_checkpoints(self) -> bool:

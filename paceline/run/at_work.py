@@ -46,12 +46,22 @@ COMMIT_POLL_S = 0.05
 class AtWork:
     """An attempt whose workers have started, with their reports and their clocks."""
 
-    def __init__(self, attempt: Attempt, spec: RunSpec, parts: OpenRun, stop: StopRequest, filler: RowFiller) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        spec: RunSpec,
+        parts: OpenRun,
+        stop: StopRequest,
+        filler: RowFiller,
+        *,
+        others_report: bool,
+    ) -> None:
+        """`others_report`: in an earlier attempt, a rank other than 0 has reported."""
         self.attempt = attempt
         self.preempting = Preempting(parts.decider, parts.loop_asks)
         size, start = attempt.world_size, attempt.start_point
         self.flow = ReportFlow(
-            Alignment(size, start.index),
+            Alignment(size, start.index, others_report=others_report),
             filler,
             parts.files.journal,
             parts.keeper,

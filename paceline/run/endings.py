@@ -119,6 +119,11 @@ class ReachedSoFar:
         return came_further
 
     @property
+    def others_report(self) -> bool:
+        """Whether a rank other than 0 has ever reported."""
+        return any(self._reporting)
+
+    @property
     def last_kind(self) -> FailureKind:
         """Of the last failure."""
         return self._failures[-1].root_cause.kind

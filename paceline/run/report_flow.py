@@ -371,7 +371,7 @@ class ReportFlow:
         put_off = self.commits_under_way or self.to_ranks.waits
         excused = set(self.alignment.waiting) if put_off else set()
         excused.update(self._meetings.waiting)
-        if self.alignment.only_rank_zero_reported:
+        if self.alignment.others_may_be_silent:
             excused.update(range(1, self.alignment.world_size))
         return excused
 

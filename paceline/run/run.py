@@ -231,7 +231,8 @@ class Run:
         self._reached.came_up(attempt.world_size)
         self._sizing.started(spec, attempt.world_size)
         filler = self._parts.announce_attempt(attempt, spec, is_changed=self._reached.is_changed)
-        self._at_work = AtWork(attempt, spec, self._parts, self.stop, filler)
+        others_report = self._reached.others_report
+        self._at_work = AtWork(attempt, spec, self._parts, self.stop, filler, others_report=others_report)
         self.phase = Phase.RUNNING
 
     def _listen(self, timeout: float) -> Decision:

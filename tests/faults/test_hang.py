@@ -33,6 +33,38 @@ def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
 
 
 @pytest.mark.usefixtures("fault_engine")
+def test_a_rank_that_never_reports_may_not_hang_after_rank_zero_has_returned(lab: Laboratory) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        if session.get_world_rank() == 1:
+            Marks(config["marks"]).pass_gate("never")
+        session.report({"iteration": 1})
+
+    error = lab.failure_of(loop, failure_config=FailureConfig(hang_timeout_s=1.0))
+    check_cause(error, {"rank": 1, "kind": "hang"})
+
+
+@pytest.mark.usefixtures("fault_engine")
+def test_a_rank_that_reported_before_a_retry_may_not_hang_after_it(lab: Laboratory) -> None:
+    """Rank 0 is alone in reporting then, as if the program left it to rank 0."""
+
+    def loop(config: dict[str, Any]) -> None:
+        marks = Marks(config["marks"])
+        is_second = not marks.claim(f"first attempt of rank {session.get_world_rank()}")
+        if session.get_world_rank() == 1 and is_second:
+            marks.pass_gate("never")
+        session.report({"iteration": 1})
+        session.report({"iteration": 2}, reduce={"iteration": "mean"})
+        if session.get_world_rank() == 1:
+            raise ValueError("on purpose")
+        marks.pass_gate("never")
+
+    failures = FailureConfig(hang_timeout_s=1.0, max_failures=1)
+    error = lab.failure_of(loop, attempts=2, failure_config=failures)
+    check_cause(error, {"rank": 1, "kind": "hang"})
+    assert [failure.root_cause.kind for failure in error.failures] == ["exception", "hang"]
+
+
+@pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize(
     "action",
     [
@@ -135,7 +167,8 @@ def module_that_never_loads(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("module_that_never_loads")
-def test_hang_while_preloading_names_the_module(lab: Laboratory) -> None:
+def test_hang_while_preloading_names_the_module(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_ENGINE", "local")  # An earlier test may have connected to Ray.
     trainer = lab.trainer(
         lambda: None,
         backend=HangingConfig(),

@@ -106,7 +106,7 @@ def prepare_data_loader(
     active = _session("prepare_data_loader")
     if add_dist_sampler:
         _need_process_group("prepare_data_loader")
-        if not isinstance(data_loader.dataset, IterableDataset):
+        if not isinstance(getattr(data_loader, "dataset", None), IterableDataset):
             warn_of_samplers(active)
     return implementation.prepare(
         data_loader,
