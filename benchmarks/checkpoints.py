@@ -24,7 +24,9 @@ def blocked(bench: Bench) -> Iterator[Row]:
 
 def budget(bench: Bench) -> Iterator[Row]:
     """Checkpoints of 200 MB on a store that takes 20 MB/s, with max_overhead=0.03 and steps of 50 ms."""
-    data = bench.run(OURS / "checkpoint_budget.py", str(600 if not bench.quick else 75)).data
+    seconds = 75 if bench.quick else 600
+    with bench.start(OURS / "checkpoint_budget.py", str(seconds)) as running:
+        data = running.finish(timeout=seconds + 300).data
     share = 100 / data["elapsed"]
     what = "200 MB to 20 MB/s, max_overhead=0.03: loop blocked or saving, of 100 s"
     target = Target("figure", "most", 3.5)

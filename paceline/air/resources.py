@@ -291,7 +291,7 @@ def _checked_workers(count: Any) -> int | tuple[int, int]:
         advice = "Or the pair (least, most) of an elastic run."
         checked = most = whole_number(count, "num_workers", least=1, advice=advice)
     if most > MOST_WORKERS:
-        raise ConfigError(f"num_workers is {checked}: more than {MOST_WORKERS} cannot be meant.")
+        raise ConfigError(f"num_workers is {checked}; the maximum is {MOST_WORKERS}.")
     return checked
 
 

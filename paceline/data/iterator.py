@@ -345,7 +345,8 @@ def _size_to_pad(dataset: str, options: BatchOptions) -> int:
     if options.batch_size is None or options.drop_last:
         given = "drop_last=True" if options.drop_last else "batch_size=None"
         raise DataError(
-            f'dataset {dataset!r}: uneven="pad_mask" fills up batches to batch_size rows: {given} has no use with it.'
+            f'dataset {dataset!r}: uneven="pad_mask" fills up batches to batch_size rows, so it cannot be combined '
+            f"with {given}."
         )
     return options.batch_size
 

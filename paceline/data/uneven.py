@@ -73,7 +73,7 @@ def joined(dataset: str) -> AbstractContextManager[Any]:
     models = [model for reference in _joinable if (model := reference()) is not None]
     if not models:
         raise DataError(
-            f'dataset {dataset!r}: uneven="join" lets the ranks of a model join that prepare_model() has wrapped in '
+            f'dataset {dataset!r}: uneven="join" needs a model that prepare_model() has wrapped in '
             "DistributedDataParallel, and there is none. Call prepare_model() before the loop over batches, or use "
             'uneven="equal" or "pad_mask".'
         )

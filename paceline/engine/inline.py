@@ -133,7 +133,7 @@ class InlineGroup(ChannelGroup):
             member.frames.close()  # A task that waits for a message wakes up.
             _raise_in(thread)
         alive = [member.rank for member, _ in self._still_alive(INTERRUPT_WAIT_S)]
-        return [f"rank {rank} runs on in its thread: a thread cannot be killed" for rank in alive]
+        return [f"rank {rank} is still running in its thread: a thread cannot be killed" for rank in alive]
 
     def _leave(self) -> None:
         for member in self.members:

@@ -15,7 +15,7 @@ LEAST_SHARE = 0.5
 
 
 class CheckpointBudget:
-    """Of one run. Rank 0 is the one that counts: its snapshot is kept."""
+    """The checkpoint budget of one run. Rank 0 is the one that counts: its snapshot is kept."""
 
     def __init__(self, max_overhead: float) -> None:
         self.blocked_s = 0.0

@@ -33,7 +33,7 @@ TYPING_POLL_S = 0.03
 
 
 class DebugConsole:
-    """Of one attempt."""
+    """The debug console of one attempt."""
 
     def __init__(
         self, world_size: int, reply: Callable[[int, FromConsole], None], observers: Observers, stop: StopRequest
@@ -114,7 +114,7 @@ class DebugConsole:
 
     def _why_not(self, stopped: DebugStopped) -> str | None:
         if stopped.error and self._had_post_mortem:
-            return "one rank of an attempt is examined: the first that failed."
+            return "only the first rank that fails in an attempt opens the debugger."
         seat = find_seat()
         return seat if isinstance(seat, str) else None
 
@@ -140,7 +140,7 @@ class DebugConsole:
             how_on = "'c' continues, 'q' ends the run"
         waiting = f" Waiting for the debugger: rank {', '.join(map(str, self._waiting))}." if self._waiting else ""
         others = " The other ranks wait in their next report()." if self._world_size > 1 else ""
-        return f"\n{first}\nThis is pdb: {how_on}, 'h' helps.{others}{waiting}\n"
+        return f"\n{first}\nThis is pdb: {how_on}, 'h' shows help.{others}{waiting}\n"
 
     def _leave(self, left: DebugLeft) -> None:
         rank, self._rank = self._rank, None

@@ -88,9 +88,7 @@ class NotebookSeat:
 def find_seat() -> Seat | str:
     """Where the user sits; in words, why there is nobody."""
     if in_notebook():
-        return (
-            NotebookSeat() if _kernel_takes_input() else "this notebook is executed by a program, which types nothing."
-        )
+        return NotebookSeat() if _kernel_takes_input() else "this notebook runs non-interactively, so nobody can type."
     try:
         descriptor = sys.stdin.fileno()
         is_terminal = os.isatty(descriptor)

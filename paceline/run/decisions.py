@@ -189,7 +189,7 @@ class StopRequest(Decider):
     asked_by: str = ""
     """Who asked from outside for the same as a signal does."""
     asked_in_debugger: bool = False
-    """The user did, who knows."""
+    """The user asked for it in the debugger, so no message is needed."""
     within_s: float = INTERRUPT_WAIT_S
     """Ranks that do not report in this time are ended without."""
 

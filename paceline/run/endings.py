@@ -74,6 +74,7 @@ class ReachedSoFar:
         keeper = self._parts.keeper
         keeper.attempt = self.attempts
         self.attempts += 1
+        self.steps = {}
         self._newest_before = keeper.newest
 
     def came_up(self, world_size: int) -> None:

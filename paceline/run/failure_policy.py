@@ -78,14 +78,15 @@ def _what_is_used_up(config: FailureConfig, failures: Sequence[AttemptFailure]) 
     limit = config.most_attempts_without_progress
     if limit is not None and without_progress >= limit:
         return (
-            f"{counted(without_progress, 'attempt')} in a row made no progress: no new checkpoint, no report with a "
-            f"higher index. The limit is FailureConfig(max_attempts_without_progress={limit}); None removes it"
+            f"{counted(without_progress, 'attempt')} in a row failed, and none came further than the first of them: no "
+            "new checkpoint, no report with a higher index. The limit is "
+            f"FailureConfig(max_attempts_without_progress={limit}); None removes it"
         )
     return ""
 
 
 def _in_a_row(failures: Sequence[AttemptFailure]) -> Sequence[AttemptFailure]:
-    """The last failures, beginning with the newest one that made progress: what follows it made none."""
+    """The last failures that came no further than the first of them, which is the newest one that made progress."""
     for position in reversed(range(len(failures))):
         if failures[position].made_progress:
             return failures[position:]

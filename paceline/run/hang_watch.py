@@ -46,8 +46,8 @@ class Progress:
     start_index: int = 0
     """Where the attempt began."""
     excused: Collection[int] = ()
-    """Ranks that make no progress through no fault of their own, such as one that waits for the driver. Their time
-    starts anew when they no longer are."""
+    """Ranks that make no progress through no fault of their own, such as one that waits for the driver. Their clock
+    restarts when they are no longer excused."""
 
     @property
     def behind(self) -> list[int]:

@@ -38,7 +38,7 @@ _IN_SEARCH = (
 
 
 class RankDebugger:
-    """Of one session."""
+    """The debugger of one session."""
 
     def __init__(self, session: Session, *, in_search: bool, post_mortem: bool) -> None:
         self._session = session
@@ -61,7 +61,7 @@ class RankDebugger:
                 "For data loaders, set num_workers=0."
             )
         elif _waits_for_driver(frame):
-            _tell("breakpoint() was called while report() waits for the driver, by a signal handler, and is ignored.")
+            _tell("Ignoring breakpoint(): a signal handler called it while report() was waiting for the driver.")
         elif not self._is_refused:
             debugger = self._pdb()
             if header is not None:

@@ -167,7 +167,7 @@ def _notice(what: str, why: str, then: Circumstances, now: Circumstances) -> Not
     size = []
     if then.world_size is not None and now.world_size not in (None, then.world_size):
         size = [f"{counted(then.world_size, 'worker')} -> {now.world_size}"]
-    differs = f"What differs: {'; '.join([*found, *size]) or 'nothing that is known'}."
+    differs = f"What differs: {'; '.join([*found, *size]) or 'nothing known'}."
     if found:
         return Notice((what, why), differs, versions_differ=bool(versions))
     return Notice((what, why, differs))

@@ -70,13 +70,14 @@ def _never_loaded(lines: Sequence[Mapping[str, Any]]) -> Iterator[Forgotten]:
     loaded = {(line["kind"], line.get("number")) for line in lines if line["event"] == "loaded"}
     created = [line for line in lines if line["event"] == "created"]
     if created and ("module", None) not in loaded:
-        yield Forgotten("model", "the model: load_state_dict() was called on no torch.nn.Module.")
+        yield Forgotten("model", "the model: load_state_dict() was not called on any torch.nn.Module.")
     for line in created:
         if (line["kind"], line["number"]) not in loaded:
             yield Forgotten(
                 line["kind"],
                 f"the {line['kind']}: {line['type']}, created at {line['at']}, was never given its state. Save "
-                f"state_dict() with the checkpoint and call load_state_dict() after creating it.",
+                "state_dict() in the checkpoint, unless it is there already, and call load_state_dict() after "
+                "creating it.",
             )
 
 

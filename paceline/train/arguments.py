@@ -227,7 +227,7 @@ def check_uneven(configs: Mapping[str, DatasetConfig], joins: bool, trainer: str
         if config.uneven == "join" and config.split and not joins:
             raise ConfigError(
                 f"The dataset {name!r} has uneven='join', which lets ranks of a TorchTrainer join through PyTorch's "
-                f"Join; {trainer} has nothing like it. Use uneven='equal' or 'pad_mask'."
+                f"Join; {trainer} does not support it. Use uneven='equal' or 'pad_mask'."
             )
 
 

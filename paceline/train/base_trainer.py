@@ -119,8 +119,8 @@ class BaseTrainer:
                 raise ConfigError(f"ScalingConfig({field.name}={value!r}) is not taken by {type(self).__name__}.")
         if self.scaling_config.is_elastic and self._not_elastic:
             raise ConfigError(
-                f"{type(self).__name__} takes no num_workers={self.scaling_config.num_workers}: {self._not_elastic}. "
-                "Give one number."
+                f"{type(self).__name__} does not support elastic num_workers={self.scaling_config.num_workers}: "
+                f"{self._not_elastic}. Pass a single number."
             )
         checkpoints = self.run_config.checkpoint_config
         for value, handled, name in (

@@ -176,8 +176,8 @@ class Tuner:
         self._run_config = run_config or self._kind.run_config or RunConfig()
         if self._run_config.debug is not None:
             raise ConfigError(
-                f"RunConfig(debug={self._run_config.debug!r}) is not for a search: its trials run at the same time. "
-                "To debug one, call trainer.fit() with its configuration."
+                f"RunConfig(debug={self._run_config.debug!r}) is not supported in a search: its trials run at the same "
+                "time. To debug one, call trainer.fit() with its configuration."
             )
         find(self._param_space)  # refuses what cannot be searched
         self._kind.check_space(self._param_space)

@@ -31,7 +31,8 @@ class RecentRank(Struct):
 
     @property
     def rate(self) -> float | None:
-        """Reports per second. Time since the last one counts once it is longer than usual: who hangs has no rate."""
+        """Reports per second. Time since the last one counts once it is longer than usual, so a rank that hangs tends
+        to zero."""
         if len(self.rows) < 2:
             return None
         span = max(self.rows[-1].stamp - self.rows[0].stamp, time.time() - self.rows[-1].stamp)

@@ -75,7 +75,7 @@ def test_nothing_differs(tmp_path: Path, told: Callable[[], list[str]]) -> None:
     what, why, differs = told()
     assert re.search(r"resumes after iteration 2 from checkpoint_000001 \(\d+ bytes, saved [\d.]+ s ago\)\.$", what)
     assert why == "Why this one: it is the newest committed checkpoint."
-    assert differs == "What differs: nothing that is known."
+    assert differs == "What differs: nothing known."
 
 
 def test_all_that_differs_is_one_line(

@@ -203,6 +203,15 @@ def test_the_wait_for_room_can_be_limited(engine: ElasticEngine) -> None:
         fit(engine, step_until, workers=(4, 8), until=4, failures=FailureConfig(resource_timeout_s=0.1, max_failures=3))
 
 
+def test_a_wait_after_a_loss_that_takes_too_long_has_no_step(engine: ElasticEngine) -> None:
+    """The attempt before it has reported; the one that found no room has not."""
+    lose = AtRow(2, lambda: engine.lose_node("b"))
+    with pytest.raises(TrainingFailedError, match=r"resource_timeout_s=0.1") as caught:
+        fit(engine, step_until, lose, workers=(2, 3), until=3, failures=FailureConfig(resource_timeout_s=0.1))
+    assert [failure.root_cause.kind for failure in caught.value.failures] == ["node_lost", "startup"]
+    assert caught.value.step is None
+
+
 class StrictEngine(ElasticEngine):
     """One that can never place two workers, although it has room for them: think of STRICT_SPREAD on one node."""
 

@@ -118,7 +118,8 @@ def test_callbacks_stay_in_the_driver() -> None:
 
 def test_several_workers_need_the_other_trainer() -> None:
     assert NotingTrainer(scaling_config=ScalingConfig(num_workers=1)).to_run_spec().max_workers == 1
-    with pytest.raises(ConfigError, match=r"NotingTrainer takes no num_workers=\(1, 2\): it runs in one process"):
+    problem = r"NotingTrainer does not support elastic num_workers=\(1, 2\): it runs in one process"
+    with pytest.raises(ConfigError, match=problem):
         NotingTrainer(scaling_config=ScalingConfig(num_workers=(1, 2)))
     with pytest.raises(ConfigError, match=r"num_workers=2.*DataParallelTrainer"):
         NotingTrainer(scaling_config=ScalingConfig(num_workers=2)).to_run_spec()

@@ -248,7 +248,7 @@ def test_the_same_code_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -
         path, fails_late, allow_changed_code=False, run_config=RunConfig(verbose=1, engine="inline")
     )
     trainer.fit(raise_on_error=False)
-    assert "What differs: nothing that is known." in capsys.readouterr().out
+    assert "What differs: nothing known." in capsys.readouterr().out
     # What it was last started with counts: now both are known.
     DataParallelTrainer.restore(path, works, run_config=RunConfig(verbose=0, engine="inline"))
 

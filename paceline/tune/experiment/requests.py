@@ -36,7 +36,7 @@ class Requests:
         return Request(amounts, gpus, sum(1 for bundle in bundles if bundle.get("GPU")), placement), workers
 
     def fit(self, trial_run: TrialRun) -> None:
-        """Choose the size of an elastic trial anew, as long as it has not started. Then it stays as it is."""
+        """Choose the size of an elastic trial again until it starts; after that it is fixed."""
         trial = trial_run.trial
         if trial_run.workers is not None and trial.status == "PENDING" and trial_run.run is None:
             trial_run.request, trial_run.workers = self.of(trial.config)
