@@ -74,7 +74,7 @@ class Answers:
         """Prepare a graceful stop: from now on every report waits for its answer."""
         self.holding, self.ends_training = True, ends_training
         self._is_unwanted, self._is_replaced = None, False  # what is asked for here is stronger
-        self.add((rank, Hold()) for rank in range(self._alignment.world_size))
+        self._send_hold(on=True)
 
     def await_checkpoint(self) -> None:
         """Ranks that were to stop at their next report are about to save: they stop when they have."""
@@ -82,18 +82,26 @@ class Answers:
         self.answer_waiting()
 
     def replace_at_checkpoint(self, is_unwanted: Callable[[], bool]) -> None:
-        """From now on every report waits for its answer. After a checkpoint, if `is_unwanted` says so then, all ranks
-        end, and others start."""
+        """Until the next checkpoint, every report waits for its answer. If `is_unwanted` says so then, all ranks end,
+        and others start."""
         if self.stopping:
             return
         if self._is_unwanted is None:
-            self.add((rank, Hold()) for rank in range(self._alignment.world_size))
+            self._send_hold(on=True)
         self._is_unwanted = is_unwanted
 
     def has_checkpoint(self) -> None:
         """The row that is decided on next brings a checkpoint."""
-        if self._is_unwanted is not None and not self.stopping and self._is_unwanted():
+        if self._is_unwanted is None or self._is_replaced or self.stopping:
+            return
+        if self._is_unwanted():
             self._is_replaced = True
+        else:
+            self._is_unwanted = None
+            self._send_hold(on=False)
+
+    def _send_hold(self, *, on: bool) -> None:
+        self.add((rank, Hold(on)) for rank in range(self._alignment.world_size))
 
     def answer_waiting(self, reduced: dict[str, float] | None = None) -> None:
         """Answer every rank that waits on an index that is decided."""

@@ -170,7 +170,9 @@ class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A graceful stop is being prepared: from now on every report waits for its decision."""
+    """A graceful stop is being prepared: from now on every report waits for its decision. Or no longer."""
+
+    on: bool = True
 
 
 class Met(msgspec.Struct, frozen=True, tag=True, array_like=True):

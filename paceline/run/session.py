@@ -385,7 +385,7 @@ class Session:
             if message.checkpoints:
                 self._stager.acknowledged(message.checkpoints)
         elif isinstance(message, Hold):
-            self._hold = True
+            self._hold = message.on
         elif isinstance(message, Met):
             self._met = message
         elif isinstance(message, Told):

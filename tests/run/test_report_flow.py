@@ -12,6 +12,7 @@ import pytest
 from paceline.air import Checkpoint, CheckpointConfig, RunConfig
 from paceline.air.attachment import Attachment
 from paceline.run.alignment import Alignment
+from paceline.run.answers import Answers
 from paceline.run.callbacks import Callback
 from paceline.run.checkpoint_keeper import CheckpointKeeper
 from paceline.run.decisions import CONTINUE, AllDeciders, Decider, Decision, StopperDecider, Wait
@@ -335,3 +336,13 @@ def test_reduced_values_come_with_the_late_answer(benches: Any) -> None:
     bench.answers()
     bench.flow.to_ranks.release(stop=False)
     assert bench.answers() == [(0, Answer(2, False, {"n": 1})), (1, Answer(2, False, {"n": 1}))]
+
+
+def test_reports_are_free_again_when_the_workers_are_wanted_after_all() -> None:
+    answers = Answers(Alignment(2, 0), None)
+    answers.replace_at_checkpoint(lambda: False)
+    assert answers.take(None, None) == [(0, Hold(on=True), ()), (1, Hold(on=True), ())]
+    answers.has_checkpoint()
+    assert answers.take(None, None) == [(0, Hold(on=False), ()), (1, Hold(on=False), ())]
+    answers.replace_at_checkpoint(lambda: True)
+    assert answers.take(None, None) == [(0, Hold(on=True), ()), (1, Hold(on=True), ())]
