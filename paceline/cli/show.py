@@ -176,7 +176,7 @@ def _show_error(facts: RunFacts) -> None:
     if len(lines) == 1 and facts.failures and len(facts.failures[-1].traceback.splitlines()) > 1:
         lines += ["", *excerpt(printable(facts.failures[-1].traceback), TRACEBACK_LINES)]
     write("")
-    heading("Error")
+    heading("Error" if facts.summary.status == "failed" else "Last failure")
     for line in lines:
         if not line.startswith("To continue: "):  # which comes at the end
             write(f"  {line}".rstrip())

@@ -35,10 +35,11 @@ from paceline.view.live import LiveRun, Usage, live_runs
 from paceline.view.recent_ranks import RecentRank, recent_ranks
 
 DESCRIPTION = """\
-Shows the live runs of your drivers on this machine, and of each rank how it did lately: RATE in reports per second, the
-time of a step, the share of it that was spent waiting (DATA: for batches; REPORT: in reports and barriers; SAVE: for
-checkpoints; SYNC: for other ranks in the all-reduce of DDP), and the memory and the share of a core that its processes
-take. The picture is renewed until you press q or Ctrl-C; with --once, in a pipe, or as JSON it is printed once.
+Shows the live runs of your drivers on this machine, and how each rank did lately: the time since its LAST report, the
+RATE in reports per second, the time of a STEP, the share of it that was spent waiting (DATA: for batches; REPORT: in
+reports and barriers; SAVE: for checkpoints; SYNC: for other ranks in the all-reduce of DDP), and the memory and the
+share of a core that its processes take. The picture is renewed until you press q or Ctrl-C; with --once, in a pipe, or
+as JSON it is printed once.
 """
 
 SAMPLE_S = 0.5
@@ -49,6 +50,7 @@ MOST_RANKS = 16
 COLUMNS = [
     Column("name", "RUN", folds=True),
     Column("progress", "PROGRESS", right=True),
+    Column("last", "LAST", right=True),
     Column("rate", "RATE", right=True),
     Column("step", "STEP", right=True),
     Column("data", "DATA", right=True),
@@ -66,6 +68,7 @@ WAITS = {"data": "data_wait_s", "report": "report_wait_s", "save": "checkpoint_w
 """Columns that are shown if some rank has waited for that."""
 
 WIDTHS = {
+    "last": len("59 s"),
     "rate": len("99.9/s"),
     "step": len("999 ms"),
     "cpu": len("100%"),
@@ -141,7 +144,14 @@ def _rank(rank: int, lately: RecentRank, seen: Usage | None, before: Usage | Non
         usage = {"cpu": lately.use.cpu, "memory": lately.use.memory, "processes": lately.use.processes}
     times = lately.times.per_step() if lately.times is not None else NOT_MEASURED
     measured = {name: value if math.isfinite(value) else None for name, value in times.items()}
-    return {"rank": rank, "iteration": lately.last_index, "rate": lately.rate, **measured, **usage}
+    return {
+        "rank": rank,
+        "iteration": lately.last_index,
+        "last_report": lately.last_report,
+        "rate": lately.rate,
+        **measured,
+        **usage,
+    }
 
 
 def _name(path: str) -> str:
@@ -187,6 +197,8 @@ def _rate_cell(row: dict[str, Any]) -> str:
 def _rank_cells(rank: dict[str, Any]) -> dict[str, Cell]:
     """Of the waits, their share of a step."""
     cells: dict[str, Cell] = {"progress": f"{rank['iteration'] or ''}", "rate": _rate_cell(rank)}
+    if rank["last_report"] is not None:
+        cells["last"] = age_text(rank["last_report"])
     step = rank["step_time_s"]
     if step:
         shares = {name: f"{(rank[column] or 0) / step:.0%}" for name, column in WAITS.items()}

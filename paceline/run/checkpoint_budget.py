@@ -2,8 +2,9 @@
 
 A checkpoint costs the loop some time: to take the snapshot, and in report(). Storing it takes longer, in the
 background. After a checkpoint that cost c seconds the next one is due c / max_overhead seconds later, so that each has
-paid for itself whatever the next one costs, and not before the last one is stored. So after a crash the newest stored
-checkpoint is at most two such intervals old. The first one is due at once: it is what the others are measured by.
+paid for itself whatever the next one costs, and not before the last one is stored, with a margin. So after a crash the
+newest stored checkpoint is at most two such intervals old. The first one is due at once: it is what the others are
+measured by.
 
 All times are those of one clock, which the caller reads.
 """
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 LEAST_SHARE = 0.5
 """Of the overhead that is allowed, this much is left to checkpoints, however long the loop waits for answers."""
+
+STORING_MARGIN = 1.25
+"""The next checkpoint may take that much longer to be stored than the last one, and is still in time."""
 
 
 class CheckpointBudget:
@@ -60,7 +64,7 @@ class CheckpointBudget:
         """How long after the last checkpoint the next one is due. Questions cost the loop something, too."""
         asking = self._asking_s / max(now - self._began, 1e-9)
         share = max(self._max_overhead - asking, LEAST_SHARE * self._max_overhead)
-        return max(self.blocked_s / share, self.blocked_s + self.stored_s)
+        return max(self.blocked_s / share, STORING_MARGIN * (self.blocked_s + self.stored_s))
 
     def is_due(self, number: int, now: float) -> bool:
         """The answer to a question that nobody has asked yet."""

@@ -134,7 +134,7 @@ class DebugConsole:
         place = f"{cells.place_in_words(cells.cell_name(stopped.file) or stopped.file, stopped.line)}"
         if stopped.error:
             first = f"rank {rank} failed at {place} in {stopped.function}(): {stopped.error}"
-            how_on = "'q' leaves it: the failure is then handled as usual"
+            how_on = "'q' leaves the debugger and lets the failure be handled as usual"
         else:
             first = f"rank {rank} stopped at {place} in {stopped.function}()"
             how_on = "'c' continues, 'q' ends the run"

@@ -92,7 +92,9 @@ def step_to_end(driven: Driven) -> None:
     if driven.stopped_by_signal == signal.SIGINT:
         raise _interrupted(driven.result)
     if driven.stopped_by_signal is not None:
-        raise SystemExit(_exit_code(driven.stopped_by_signal))
+        end = SystemExit(_exit_code(driven.stopped_by_signal))
+        end.result = driven.result  # type: ignore[attr-defined]
+        raise end
 
 
 def _exit_code(number: int) -> int:

@@ -57,7 +57,8 @@ class Scene:
         text = "; ".join(parts)
         if len(missing) > 1 and all(map(self._waits_in, missing)) and len(set(map(self._place, missing))) > 1:
             return f"the ranks are in different collective operations: {text}"
-        return f"{text}. {SAME_STEPS}" if self.returned else text
+        advises = self.returned and any(map(self._waits_in, self.running))
+        return f"{text}. {SAME_STEPS}" if advises else text
 
     def _groups(self, ranks: Sequence[int]) -> list[str]:
         """Ranks that do the same are told of together."""

@@ -64,8 +64,8 @@ class Progress:
     def workers(self, ask: Callable[[], list[RankState]]) -> None:
         """Workers are at work; `ask` says how far each is. It may be asked after they have ended, too."""
 
-    def attempt_failed(self, summary: str, *, retry: bool, preempted: bool) -> None:
-        """An attempt failed, or was `preempted`; `retry` says whether another one follows."""
+    def attempt_failed(self, summary: str, *, retry: bool, charged: bool) -> None:
+        """An attempt failed, or ended without being `charged`; `retry` says whether another one follows."""
 
     def output(self, rank: int, text: str) -> None:
         """A worker wrote something, as `LogFollower` delivers it."""
@@ -243,10 +243,10 @@ class Observers:
         self._show_output(everything=True)
         self._progress.warning(text)
 
-    def attempt_failed(self, summary: str, *, retry: bool, preempted: bool) -> None:
+    def attempt_failed(self, summary: str, *, retry: bool, charged: bool) -> None:
         self.catch_up()
         self._show_remaining_output()
-        self._progress.attempt_failed(summary, retry=retry, preempted=preempted)
+        self._progress.attempt_failed(summary, retry=retry, charged=charged)
 
     # -- the end --------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class ShownProgress(Progress):
 
     def resized(self, world_size: int, before: int) -> None:
         self._world_size = world_size
-        since = f"; before, there were {before}" if before else ""
+        since = f" (previously {before})" if before else ""
         self._display.say(f"{self._name}: {workers_text(world_size)} now{since}")
 
     def reopened(self, trial: Trial, run_dir: Path | str) -> None:
@@ -94,9 +94,9 @@ class ShownProgress(Progress):
     def workers(self, ask: Callable[[], list[RankState]]) -> None:
         self._ask_workers = ask
 
-    def attempt_failed(self, summary: str, *, retry: bool, preempted: bool) -> None:
+    def attempt_failed(self, summary: str, *, retry: bool, charged: bool) -> None:
         what_next = "Starting the next attempt." if retry else "The run is not retried."
-        what, style = ("ended", "yellow") if preempted else ("failed", "red")
+        what, style = ("failed", "red") if charged else ("ended", "yellow")
         self._display.say(f"{self._name}: attempt {self._attempt} {what}: {summary.rstrip()}\n{what_next}", style)
         self._attempt += retry
         self._display.show_next()

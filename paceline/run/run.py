@@ -33,7 +33,7 @@ from paceline.run.decisions import (
     Wait,
 )
 from paceline.run.endings import ReachedSoFar
-from paceline.run.failure_policy import GiveUp
+from paceline.run.failure_policy import GiveUp, is_charged
 from paceline.run.inbox import Answer, Inbox
 from paceline.run.opening import ALONE, Embedding, InBackground, OpenRun, open_run
 from paceline.run.phases import Phase
@@ -282,8 +282,8 @@ class Run:
         decision = self._reached.failed(self._ending.failures)
         self._sizing.failed(self._reached.last_kind, self._ending.failures)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
-        preempted = self._reached.last_kind == "preempted"
-        self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up, preempted=preempted)
+        charged = is_charged(self._reached.last_kind)
+        self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up, charged=charged)
         if isinstance(decision, GiveUp):
             self._finish("failed", self._reached.final_error(decision.reason))
         elif gives_up:

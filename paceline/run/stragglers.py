@@ -68,10 +68,10 @@ class Slow:
                 f"rank {self.rank} keeps the other ranks waiting: it waits {brief_text(self.data_s)} longer for the "
                 f"data of each step than they do. Without that, a step would take {others} instead of {own}."
             )
-        share = f"{100 * self.data_share:.0f} %" if self.data_share >= 0.005 else "none"
+        share = f"{100 * self.data_share:.0f} % of the difference is" if self.data_share >= 0.005 else "it is not"
         return (
-            f"rank {self.rank} is {_times(self.ratio)} slower than the others, {share} of it waiting for data "
-            f"({own} per step, the others {others})."
+            f"rank {self.rank} is {_times(self.ratio)} slower than the others ({own} per step, the others {others}); "
+            f"{share} waiting for data."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import difflib
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,8 @@ class _Settings:
     def take(self, name: str, default: Any = None, *, required: bool = False) -> Any:
         self._known.append(name)
         if required and name not in self._left:
-            raise ConfigError(f"chaos({self.text}) needs {name!r}.")
+            meant = difflib.get_close_matches(name, self._left, 1)
+            raise ConfigError(f"chaos({self.text}) needs {name!r}{f', not {meant[0]!r}' if meant else ''}.")
         return self._left.pop(name, default)
 
     def number(self, name: str, *, least: int, required: bool = False, default: int | None = None) -> int | None:

@@ -82,6 +82,7 @@ class Chaos:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        __tracebackhide__ = True  # pytest shows the user's line
         assert self._notes is not None
         self._fired = self.fired
         for name in self._faults:

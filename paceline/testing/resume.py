@@ -108,6 +108,7 @@ def assert_resume_equivalent(
     scheduler of PyTorch that was created but never loaded, the state of a random generator, the position in a dataset.
     Raises NotComparableError if two uninterrupted runs differ, or if nothing was resumed.
     """
+    __tracebackhide__ = True  # pytest shows the user's line
     check_choice(how, "how", ("retry", "restore"))
     if step is not None:
         whole_number(step, "step", least=2)

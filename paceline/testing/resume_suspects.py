@@ -52,7 +52,7 @@ def _of_rank(
         if after["random"].get(name, state) != state and _is_used(clean, name):
             yield Forgotten(
                 "random state",
-                f"the state of the random generator {name}: it was another one in the first step after the resume "
+                f"the random generator {name}: its state was different in the first step after the resume "
                 f"(step {start + 1}). Save it with the checkpoint and set it again.",
             )
     for name, position in before["shards"].items():

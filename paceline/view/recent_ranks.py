@@ -30,6 +30,11 @@ class RecentRank(Struct):
         return max((row.index for row in self.rows), default=None)
 
     @property
+    def last_report(self) -> float | None:
+        """When it was, in seconds since the epoch."""
+        return max((row.stamp for row in self.rows), default=None)
+
+    @property
     def rate(self) -> float | None:
         """Reports per second. Time since the last one counts once it is longer than usual, so a rank that hangs tends
         to zero."""

@@ -131,11 +131,12 @@ def test_top_shows_ranks_rate_and_memory(runs: Runs, cli: Cli) -> None:
     assert all(rank["memory"] > 0 and rank["processes"] >= 1 for rank in row["ranks"])
     assert all(rank["step_time_s"] >= 0.05 and rank["iteration"] > 3 and rank["rate"] > 0 for rank in row["ranks"])
     assert all(0 <= rank["report_wait_s"] < rank["step_time_s"] for rank in row["ranks"])
+    assert all(0 <= time.time() - rank["last_report"] < WAIT_S for rank in row["ranks"])
     assert row["rate"] > 0
     assert row["cpu"] is not None
     assert row["driver"] == next(each.driver for each in live_runs() if each.summary.path == runs.live)
     said = cli("top", "--once").out
-    assert said.splitlines()[0].split()[:3] == ["RUN", "PROGRESS", "RATE"]
+    assert said.splitlines()[0].split()[:4] == ["RUN", "PROGRESS", "LAST", "RATE"]
     assert "STEP" in said.splitlines()[0]
     assert "  rank 1 " in said
     assert cli("top", "--format", "csv").out.count("\n") == 3

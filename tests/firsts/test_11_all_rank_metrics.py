@@ -105,7 +105,7 @@ def test_a_rank_that_waits_for_data_is_named_with_the_reason(tmp_path: Path) -> 
     result = fit(reads, tmp_path, datasets={"train": dataset})
     assert slow_ranks(result) == [1], result.warnings
     (text,) = [text for text in result.warnings if text.startswith("rank 1")]
-    share = re.search(r"(\d+) % of it waiting for data", text)
+    share = re.search(r"(\d+) % of the difference is waiting for data", text)
     assert share is not None
     assert int(share[1]) >= 80
     frame = result.rank_dataframe

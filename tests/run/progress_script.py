@@ -24,7 +24,7 @@ progress.output(1, "xEND\nafter the long line\n")
 if sys.stdout.isatty():
     print("a user's own print")
 progress.checkpoint(7, "/results/run/checkpoint_000007")
-progress.attempt_failed("rank 1 was killed by SIGKILL", retry=True, preempted=False)
+progress.attempt_failed("rank 1 was killed by SIGKILL", retry=True, charged=True)
 progress.row({"loss": 0.125, "training_iteration": 200})
 progress.tick()
 progress.warning("look [bold]out[/bold] :smile:")

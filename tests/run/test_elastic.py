@@ -295,7 +295,7 @@ def test_sizes_in_the_output(engine: ElasticEngine, capsys: pytest.CaptureFixtur
     text = shown.out + shown.err
     assert "starting 1 to 2 workers" in text
     assert ": 2 workers now" in text
-    assert ": 1 worker now; before, there were 2" in text
+    assert ": 1 worker now (previously 2)" in text
 
 
 def test_the_world_size_behind_the_checkpoint(engine: ElasticEngine) -> None:

@@ -107,9 +107,9 @@ def test_the_end_stays(cell: Cell, progress: ShownProgress) -> None:
 
 
 def test_an_attempt_that_fails(cell: Cell, progress: ShownProgress) -> None:
-    progress.attempt_failed("rank 1: killed", retry=True, preempted=False)
+    progress.attempt_failed("rank 1: killed", retry=True, charged=True)
     progress.row({"loss": 0.5, "training_iteration": 1})
-    progress.attempt_failed("rank 1: killed again", retry=False, preempted=False)
+    progress.attempt_failed("rank 1: killed again", retry=False, charged=True)
     assert "attempt 1 failed: rank 1: killed Starting the next attempt." in cell.text
     assert "· attempt 2 ·" in cell.text
 

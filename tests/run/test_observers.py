@@ -78,7 +78,7 @@ def test_output_comes_before_a_warning(shown: Shown) -> None:
 
 
 def test_a_preempted_attempt_is_not_called_failed(shown: Shown) -> None:
-    shown.observers.attempt_failed("rank 1: preempted: SIGTERM to rank 1", retry=True, preempted=True)
+    shown.observers.attempt_failed("rank 1: preempted: SIGTERM to rank 1", retry=True, charged=False)
     assert shown.order == [
         "Trainer_4913f_00000: attempt 1 ended: rank 1: preempted: SIGTERM to rank 1",
         "Starting the next attempt.",
@@ -87,7 +87,7 @@ def test_a_preempted_attempt_is_not_called_failed(shown: Shown) -> None:
 
 def test_output_comes_before_the_end_of_an_attempt_and_of_the_run(shown: Shown) -> None:
     shown.prints(0, "first")
-    shown.observers.attempt_failed("rank 0 was killed", retry=True, preempted=False)
+    shown.observers.attempt_failed("rank 0 was killed", retry=True, charged=True)
     shown.prints(1, "second")
     shown.observers.finished(Result(metrics={}), 0)
     shown.prints(0, "nobody sees it any more")

@@ -32,7 +32,7 @@ def whole_run(progress: Progress, rows: int = 3, error: Exception | None = None)
         progress.output(0, f"line {iteration}\n")
     progress.checkpoint(3, "/results/run/checkpoint_000003")
     progress.tick()
-    progress.attempt_failed("rank 1 was killed by SIGKILL", retry=True, preempted=False)
+    progress.attempt_failed("rank 1 was killed by SIGKILL", retry=True, charged=True)
     progress.row(make_row(rows + 1, loss=0.25))
     progress.warning("look out")
     progress.finished(

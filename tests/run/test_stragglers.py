@@ -27,14 +27,16 @@ def test_a_rank_that_sleeps_is_named_within_ten_steps() -> None:
     assert LEAST_SAMPLES <= when < 10
     assert (slow.rank, slow.cause) == (1, "work")
     assert slow.ratio == pytest.approx(26)
-    assert str(slow).startswith("rank 1 is 26.0x slower than the others, none of it waiting for data")
+    assert str(slow).startswith("rank 1 is 26.0x slower than the others (")
+    assert str(slow).endswith("; it is not waiting for data.")
 
 
 def test_the_message_says_how_much_is_due_to_data() -> None:
     ((_, slow),) = feed(Stragglers(4), 20, *[step(0.025)] * 2, step(0.0575, data=0.026), step(0.025))
     assert slow.rank == 2
     assert str(slow) == (
-        "rank 2 is 2.3x slower than the others, 80 % of it waiting for data (58 ms per step, the others 25 ms)."
+        "rank 2 is 2.3x slower than the others (58 ms per step, the others 25 ms); "
+        "80 % of the difference is waiting for data."
     )
 
 

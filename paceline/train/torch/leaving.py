@@ -70,9 +70,10 @@ class GlooSockets:
         still_there = _sockets().items() & self._opened.items()
         self._opened.clear()
         for descriptor, _ in still_there:
-            with socket.socket(fileno=os.dup(descriptor)) as connection, contextlib.suppress(OSError):
+            # An error: it only listens, the peer has hung up, or Gloo has closed it meanwhile.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
                 if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    connection.shutdown(socket.SHUT_WR)  # An error: it only listens, or the peer has hung up.
+                    connection.shutdown(socket.SHUT_WR)
 
 
 def _sockets() -> dict[int, int]:

@@ -143,9 +143,9 @@ class TrialProgress(Progress):
         self._view.note_row(self._trial, row)
         self._shared.row(self._trial, row)
 
-    def attempt_failed(self, summary: str, *, retry: bool, preempted: bool) -> None:
+    def attempt_failed(self, summary: str, *, retry: bool, charged: bool) -> None:
         if retry:
-            what = "ended" if preempted else "failed"
+            what = "failed" if charged else "ended"
             self._shared.note(f"{self._trial} {what} and starts again: {summary}")
 
     def output(self, rank: int, text: str) -> None:

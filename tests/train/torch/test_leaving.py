@@ -19,7 +19,7 @@ from paceline.air import FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import HangError, ReportMismatchError, TrainingFailedError
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Marks
-from paceline.train.torch import TorchConfig, TorchTrainer
+from paceline.train.torch import TorchConfig, TorchTrainer, leaving
 from paceline.train.torch.backend import ProcessGroupMember
 from paceline.train.torch.leaving import GlooSockets
 
@@ -154,3 +154,14 @@ def test_only_the_sockets_of_gloo_are_shut_down_and_only_for_sending() -> None:
             os.close(descriptor)
         for end in (listener, *(end for pair in pairs for end in pair)):
             end.close()
+
+
+def test_a_connection_that_gloo_closes_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of Gloo may close it after the sockets were listed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+    monkeypatch.setattr(leaving, "_sockets", lambda: {reader: 1})
+    sockets = GlooSockets()
+    sockets._opened.update({reader: 1}.items())
+    sockets.shut_down()
