@@ -136,6 +136,15 @@ class Checkpoint(CheckpointFacts):
         checkpoint._next_best = other._next_best
         return checkpoint
 
+    def snapshot(self: C) -> C | None:
+        """The same content, which nothing changes any more; None if it has to be written at once."""
+        source = self._source.snapshot()
+        if source is None:
+            return None
+        taken = type(self).from_checkpoint(self)
+        taken._source = source
+        return taken
+
     def fetched(self: C, folder: str) -> C:
         """A checkpoint on remote storage as one in a directory of this machine, which is empty so far."""
         assert isinstance(self._source, Remote)
@@ -209,7 +218,12 @@ class Checkpoint(CheckpointFacts):
             yield self._source.path
             return
         with temporary_directory() as folder:
-            yield self.to_directory(folder)
+            if isinstance(self._source, Remote) and wanted is not None:
+                with naming(self._next_best):
+                    self._source.download(folder, wanted)
+                yield str(folder)
+            else:
+                yield self.to_directory(folder)
 
     def verify(self) -> None:
         """Read the whole checkpoint and compare it with its manifest; CheckpointCorruptError if it is damaged.
@@ -268,6 +282,9 @@ class Checkpoint(CheckpointFacts):
         `report` (timestamp, number, iteration) is recorded when the checkpoint is part of one; `move`
         lets the sink take a directory over instead of copying it.
         """
+        if self._source.part:  # what all parts share is written with the first
+            self._source.write_files(sink, move)
+            return
         metadata = self._metadata()
         if type(self) is not Checkpoint:  # else that of a class that is not loaded here stays
             metadata.class_name = qualified_name(type(self))

@@ -71,6 +71,11 @@ class CheckpointFacts:
         """In which form it is there: local_path, data_dict or uri."""
         return self._source.kind
 
+    @property
+    def part(self) -> int | None:
+        """The rank whose part of a sharded checkpoint this is; None: it is the whole checkpoint."""
+        return self._source.part
+
     def peek(self, key: str) -> Any:
         """A value of a dict that is in this process already; None for every other form: nothing is unpickled."""
         return self._source.data.get(key) if isinstance(self._source, MemoryDict) else None

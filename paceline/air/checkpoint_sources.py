@@ -68,6 +68,12 @@ class ContentSource(ABC):
     """One place that holds a checkpoint."""
 
     kind: ClassVar[Kind]
+    part: int | None = None
+    """The rank whose part of a sharded checkpoint this is; None: it is the whole checkpoint."""
+
+    def snapshot(self) -> ContentSource | None:
+        """The content as it is now, if it can be kept in memory and written later; None: write it at once."""
+        return None
 
     @abstractmethod
     def describe(self) -> str:
@@ -311,8 +317,8 @@ class Remote(ContentSource):
         filesystem, path = self._opened()
         filesystem.pipe_file(f"{path}/{name}", content)
 
-    def download(self, into: Path) -> None:
-        """Fetch the files, without the manifest: they have been compared with it."""
+    def download(self, into: Path, wanted: Wanted | None = None) -> None:
+        """Fetch the files that are wanted (None: all), without the manifest: they have been compared with it."""
         filesystem, path = self._opened()
         found = filesystem.find(path, withdirs=True, detail=True)
         prefix = path.rstrip("/") + "/"
@@ -322,7 +328,8 @@ class Remote(ContentSource):
         manifest = self._manifest
         if manifest is not None:
             for name in manifest.files.keys() - entries.keys():
-                manifest.check_content(without_credentials(self.uri), name, None)
+                if wanted is None or wanted(name):
+                    manifest.check_content(without_credentials(self.uri), name, None)
             for name in manifest.empty_directories:
                 (into / safe_relative(name)).mkdir(parents=True, exist_ok=True)
         for name, facts in sorted(entries.items()):
@@ -331,6 +338,8 @@ class Remote(ContentSource):
             target = into / safe_relative(name)
             if facts["type"] == "directory":
                 target.mkdir(parents=True, exist_ok=True)
+                continue
+            if wanted is not None and not wanted(name):
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             filesystem.get_file(f"{prefix}{name}", str(target))

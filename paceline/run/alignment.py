@@ -211,7 +211,7 @@ def left_out(alignment: Alignment, index: int, reports: Mapping[int, Report]) ->
         if rank not in reports and (alignment.last_index[rank] >= index or rank in alignment.finished):
             others = ", ".join(map(str, sorted(reports)))
             asked = next(iter(reports.values())).reduce
-            what = f"reduce={asked}" if asked else "a checkpoint of all ranks (keep_all_ranks)"
+            what = f"reduce={asked}" if asked else "a checkpoint of all ranks (keep_all_ranks, or a sharded one)"
             return rank, (
                 f"rank {rank} did not take part in report {index}, for which rank(s) {others} gave {what}. "
                 "Every rank must give it at the same report."

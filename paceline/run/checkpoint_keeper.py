@@ -124,9 +124,10 @@ class CheckpointKeeper:
         One that is `in_memory` only is committed at once.
         """
         self.next_number = staged.number + 1
+        size = sum(part.size for part in (staged, *parts.values()))
         if in_memory is not None:
-            return self._hold(KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size, data), in_memory)
-        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, staged.size)
+            return self._hold(KeptCheckpoint(staged.number, iteration, staged.score, row, size, data), in_memory)
+        kept = KeptCheckpoint(staged.number, iteration, staged.score, row, size)
         target = target or self.target
         work = partial(self._store, target, kept, {0: staged, **parts}, data, self.attempt)
         stored = self.background.submit(work, COMMITS)

@@ -54,6 +54,8 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The call had a checkpoint, whether or not this rank's files are kept."""
     times: StepTimes | None = None
     """Of the steps that ended since the rank's last report that had them."""
+    of_all_ranks: bool = False
+    """The checkpoint consists of the parts of all ranks."""
 
 
 class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -61,6 +63,8 @@ class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
     index: int
     checkpoint: StagedCheckpoint
+    of_all_ranks: bool = False
+    """It consists of the parts of all ranks."""
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag=True, array_like=True):

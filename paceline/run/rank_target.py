@@ -61,6 +61,8 @@ class RankTarget(ABC):
 
     saves_in_background = True
     """Delivering takes long enough for `async_save` to make sense."""
+    holds_files = True
+    """What several ranks deliver can be put together."""
 
     @abstractmethod
     def capture(self, checkpoint: Checkpoint, number: int, report: Mapping[str, Any], *, move: bool = False) -> Capture:
@@ -104,6 +106,7 @@ class _InMemory(RankTarget):
     """The packed content is an attachment of the report; the driver holds it."""
 
     saves_in_background = False
+    holds_files = False
 
     def __init__(self) -> None:
         self._held: Checkpoint | None = None

@@ -73,6 +73,8 @@ class PendingReport:
     reduced: dict[str, float] | None = None
     reports: dict[int, Report] = field(default_factory=dict)
     checkpoints: dict[int, StagedCheckpoint] = field(default_factory=dict)
+    of_all_ranks: bool = False
+    """The checkpoint consists of the parts of all ranks."""
     in_memory: Attachment | None = None
     """The checkpoint's content, where it is not written to disk."""
     commit: Commit | None = None
@@ -123,6 +125,7 @@ class ReportFlow:
             pending = self._pending_at(message.index)
             pending.in_memory = attachments[0] if attachments else pending.in_memory
             pending.checkpoints[rank] = message.checkpoint
+            pending.of_all_ranks |= message.of_all_ranks
             self._stage(pending)
         elif isinstance(message, CheckpointFailed):
             self.problem = AttemptProblem(
@@ -153,14 +156,14 @@ class ReportFlow:
             self._positions.note(rank, report.index, report.data, with_checkpoint=report.with_checkpoint)
         if rank != 0:
             self._write(rank, report)
-        keeps_all = self._keeper.config.keep_all_ranks
-        needs_all = bool(report.reduce) or (keeps_all and report.checkpoint is not None)
-        gathers = needs_all or (keeps_all and report.checkpoint_follows)  # the latter waits for nobody
+        needs_all = bool(report.reduce) or (report.of_all_ranks and report.checkpoint is not None)
+        gathers = needs_all or (report.of_all_ranks and report.checkpoint_follows)  # the latter waits for nobody
         has_checkpoint = report.checkpoint is not None or report.checkpoint_follows
         if rank == 0 and not has_checkpoint and not gathers:
             self._take_plain_row(report)
         elif rank == 0 or gathers:
             pending = self._pending_at(report.index)
+            pending.of_all_ranks |= report.of_all_ranks
             if report.checkpoint is not None:
                 pending.checkpoints[rank] = report.checkpoint
                 pending.in_memory = attachments[0] if attachments else pending.in_memory
@@ -228,7 +231,7 @@ class ReportFlow:
 
     def _stage(self, pending: PendingReport) -> None:
         """Go on with a checkpoint once its row and all its parts are there."""
-        needed = self.alignment.world_size if self._keeper.config.keep_all_ranks else 1
+        needed = self.alignment.world_size if pending.of_all_ranks else 1
         if pending.row is not None and len(pending.checkpoints) >= needed:
             pending.state = ReportState.STAGED
             self._commit_staged()

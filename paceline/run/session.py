@@ -148,12 +148,12 @@ class Session:
                         data={name: shard.state_dict() for name, shard in self.shards.items()} or None,
                         with_checkpoint=checkpoint is not None,
                         times=times,
+                        of_all_ranks=checkpoint is not None and self._stager.is_of_all_ranks(checkpoint),
                     )
                 ),
                 attachments,
             )
-            self._index = index
-            self._last_row = plain
+            self._index, self._last_row = index, plain
             answer = self._wait_for_answer(index) if waits else None
             if self.questions.saves_since is not None:
                 self.questions.save_ends()
@@ -180,7 +180,8 @@ class Session:
             began = time.perf_counter()
             staged, _, attachments = self._stage(checkpoint, self._index, self._last_row)
             if staged is not None:
-                self._channel.send(encode(CheckpointReady(index=self._index, checkpoint=staged)), attachments)
+                ready = CheckpointReady(self._index, staged, self._stager.is_of_all_ranks(checkpoint))
+                self._channel.send(encode(ready), attachments)
             self.clock.waited_for_checkpoint(time.perf_counter() - began)
             self.questions.save_ends()
 

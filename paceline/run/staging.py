@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
+from paceline.air.errors import SessionMisuseError
 from paceline.run.messages import (
     MOST_IN_FLIGHT,
     CheckpointFailed,
@@ -64,10 +65,16 @@ class CheckpointStager:
         self, checkpoint: Checkpoint, index: int, metrics: Mapping[str, Any], wait_for_message: Callable[[], None]
     ) -> Staged:
         """Capture the checkpoint of report `index`. Ranks whose files are not kept only count along."""
+        if checkpoint.part is not None and not self._target.holds_files:
+            raise SessionMisuseError(
+                "report(checkpoint=...) got a sharded checkpoint, which consists of the files of all ranks, but "
+                "CheckpointConfig(num_to_keep=0) writes none. Set num_to_keep to 1 or more."
+            )
         number = self._number_at(index)
         facts = self._facts(checkpoint, number, index, metrics)
-        if not self._stages:
+        if not self._stages and checkpoint.part is None:
             staged: Staged = None, self._saves_in_background, ()
+            self._handed_over += self._saves_in_background
         elif self._saves_in_background:
             # If one of them cannot be stored the driver ends this attempt: nobody waits here for ever.
             while self._handed_over - self._committed >= MOST_IN_FLIGHT:
@@ -80,6 +87,10 @@ class CheckpointStager:
             staged = delivered, False, self._uncommitted
         self._numbers.append(number)  # not before: a checkpoint that was refused has no number
         return staged
+
+    def is_of_all_ranks(self, checkpoint: Checkpoint) -> bool:
+        """The driver puts the parts of all ranks together."""
+        return self._setup.keep_all_ranks or checkpoint.part is not None
 
     def _number_at(self, index: int) -> int:
         """All ranks know the directory's name without talking to each other."""
@@ -116,19 +127,20 @@ class CheckpointStager:
             self._background = BackgroundPool("paceline-checkpoint-writer")
         self._raise_if_failed()
         report = self._report_facts(number, index)
-        taken = self._take_over(checkpoint, number)
+        taken = self._take_over(checkpoint, number) or checkpoint.snapshot()
         # A dict must be captured now; only delivering it can wait.
         captured = self._target.capture(checkpoint, number, report) if taken is None else None
+        of_all_ranks = self.is_of_all_ranks(checkpoint)
 
         def deliver() -> None:
             self._raise_if_failed()  # then nothing is delivered any more
             try:
-                capture = captured or self._target.capture(taken or checkpoint, number, report, move=True)
+                capture = captured or self._target.capture(taken, number, report, move=True)
                 staged, attachments = capture.deliver(number, facts)
             except Exception as error:
                 self._channel.send(encode(CheckpointFailed(index=index, message=f"{type(error).__name__}: {error}")))
                 raise
-            self._channel.send(encode(CheckpointReady(index=index, checkpoint=staged)), attachments)
+            self._channel.send(encode(CheckpointReady(index, staged, of_all_ranks)), attachments)
 
         self._handed_over += 1
         unfinished = [delivery for delivery in self._deliveries if not delivery.done()]

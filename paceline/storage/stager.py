@@ -284,6 +284,11 @@ class _HashingFile(io.RawIOBase):
         view = memoryview(data).cast("B")
         if self._descriptor < 0:
             raise ValueError(f"checkpoint file {self.file_name} was given up")
+        for begin in range(0, len(view), _CHUNK):  # what was hashed is still in the processor's cache when it is written
+            self._write(view[begin : begin + _CHUNK])
+        return len(view)
+
+    def _write(self, view: memoryview) -> None:
         self._hash.update(view)
         self.size += len(view)
         try:
@@ -295,7 +300,6 @@ class _HashingFile(io.RawIOBase):
         if self.size - self._handed_to_disk >= _WRITEBACK_STEP:
             start_writeback(self._descriptor, self._handed_to_disk, self.size - self._handed_to_disk)
             self._handed_to_disk = self.size
-        return len(view)
 
     def close(self) -> None:
         if self.closed:

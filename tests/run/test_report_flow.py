@@ -241,14 +241,14 @@ def test_background_checkpoints_are_committed_when_they_are_ready(benches: Any) 
 def test_background_checkpoints_of_all_ranks_are_merged(benches: Any, reduce: dict[str, str] | None) -> None:
     bench = benches(checkpoints={"async_save": True, "keep_all_ranks": True})
     for rank in (0, 1):
-        bench.report(rank, 1, checkpoint_follows=True, reduce=reduce, waits=reduce is not None)
+        bench.report(rank, 1, checkpoint_follows=True, of_all_ranks=True, reduce=reduce, waits=reduce is not None)
     for rank in (1, 0):
         assert bench.keeper.committed == []
         bench.flow.received(rank, CheckpointReady(1, bench.staged(0, rank, same="content")), ())
         bench.answers()
     assert bench.problem() == ""
     assert [kept.number for kept in bench.keeper.committed] == [0]
-    bench.report(0, 2, checkpoint_follows=True)
+    bench.report(0, 2, checkpoint_follows=True, of_all_ranks=True)
     bench.report(1, 2)
     bench.answers()
     assert re.search(r"rank 1\b.*report 2\b", bench.problem())

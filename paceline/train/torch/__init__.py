@@ -18,6 +18,7 @@ from paceline.train.torch.loop import (
     prepare_optimizer,
 )
 from paceline.train.torch.predictor import TorchDetectionPredictor, TorchPredictor
+from paceline.train.torch.sharded import load_sharded, save_sharded
 from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
@@ -32,7 +33,9 @@ __all__ = [
     "enable_reproducibility",
     "get_device",
     "get_devices",
+    "load_sharded",
     "prepare_data_loader",
     "prepare_model",
     "prepare_optimizer",
+    "save_sharded",
 ]

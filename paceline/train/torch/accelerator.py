@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 import torch.distributed.fsdp as fsdp
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.air.errors import ConfigError
 from paceline.data import uneven
 from paceline.train.torch.collective_waits import CollectiveWaits
+
+if TYPE_CHECKING:
+    from paceline.train.torch.fully_sharded import Shard
 
 
 class Accelerator:
@@ -38,16 +42,34 @@ class Accelerator:
         self._stepped = False
 
     def prepare_model(
-        self, model: torch.nn.Module, move_to: torch.device | None, strategy: str | None, options: dict[str, Any]
+        self,
+        model: torch.nn.Module,
+        move_to: torch.device | None,
+        strategy: str | Shard | None,
+        options: dict[str, Any],
     ) -> torch.nn.Module:
-        """The model on its device, in mixed precision, wrapped for parallel training if there are peers."""
-        if strategy not in ("ddp", "fsdp", None):
-            raise ConfigError(f"prepare_model(parallel_strategy={strategy!r}): choose 'ddp', 'fsdp' or None.")
-        if move_to is not None:
+        """The model on its device, in mixed precision, wrapped for parallel training if there are peers.
+
+        FSDP2 shards it even without peers: what it does besides, such as mixed precision, is then the same.
+        """
+        if strategy not in ("ddp", "fsdp", "fsdp2", None) and not callable(strategy):
+            raise ConfigError(
+                f"prepare_model(parallel_strategy={strategy!r}): choose 'ddp', 'fsdp2', 'fsdp', a function that shards "
+                "the model, or None."
+            )
+        shards = strategy == "fsdp2" or callable(strategy)
+        if move_to is not None and not shards:
             model = model.to(move_to)
         if self.amp:
             dtype = torch.bfloat16 if self.device.type == "cpu" else torch.float16
             _autocast_forward(model, functools.partial(torch.autocast, self.device.type, dtype=dtype))
+        if shards and dist.is_initialized():
+            from paceline.train.torch.fully_sharded import shard_by, shard_layers
+
+            place = move_to or self.device
+            if callable(strategy):
+                return shard_by(strategy, model, place, options)
+            return shard_layers(model, place, options)
         if self.world_size == 1 or strategy is None:
             return model
         if strategy == "ddp":

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 WEIGHTS_FILE = "model_weights.pt"
 MODEL_FILE = "model_pickled.pt"
+SHARDED_METADATA_FILE = ".metadata"
+"""What torch.distributed.checkpoint writes beside the parts of a sharded checkpoint."""
 
 C = TypeVar("C", bound="TorchCheckpoint")
 
@@ -114,8 +116,8 @@ class TorchCheckpoint(ModelCheckpoint):
         data = self.to_dict()
         if MODEL_KEY not in data:
             raise CheckpointError(
-                f"{self!r} holds no model: it has no file {WEIGHTS_FILE} or {MODEL_FILE} and no item {MODEL_KEY!r}. "
-                "Save one with TorchCheckpoint.from_state_dict() or from_model()."
+                f"{self!r} holds no model: it has no file {WEIGHTS_FILE} or {MODEL_FILE}, no parts of a sharded one, and "
+                f"no item {MODEL_KEY!r}. Save one with TorchCheckpoint.from_state_dict() or from_model()."
             )
         return data[MODEL_KEY]
 
@@ -129,7 +131,16 @@ class TorchCheckpoint(ModelCheckpoint):
                 return _load_weights(weights)
             if model.exists():
                 return torch.load(model, map_location="cpu", weights_only=False)
-        return None
+        return self._whole_weights()
+
+    def _whole_weights(self) -> dict[str, Any] | None:
+        """The weights of a sharded checkpoint, put together; None if it is not one."""
+        if self.part is not None or self.read_file(SHARDED_METADATA_FILE) is None:
+            return None
+        from paceline.train.torch.sharded_reading import sharded_metadata, whole_weights
+
+        metadata = sharded_metadata(self)
+        return None if metadata is None else whole_weights(self, metadata)
 
 
 def _pickle_for(model: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from paceline.air.errors import CheckpointError
 
@@ -12,7 +12,7 @@ SAFE_SINCE = (2, 6)
 """Earlier versions could be made to run code in spite of ``weights_only=True`` (CVE-2025-32434)."""
 
 
-def load_plain(path: str | Path, **arguments: Any) -> Any:
+def load_plain(path: str | Path | BinaryIO, **arguments: Any) -> Any:
     """`torch.load` of tensors and plain values. Raises pickle.UnpicklingError if the file holds anything else."""
     import torch
 
@@ -20,7 +20,7 @@ def load_plain(path: str | Path, **arguments: Any) -> Any:
     return torch.load(path, weights_only=True, **arguments)
 
 
-def check_version(version: str, path: str | Path) -> None:
+def check_version(version: str, path: str | Path | BinaryIO) -> None:
     """Refuse to load with a version of PyTorch that cannot do it safely. A version that cannot be read is accepted."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is not None and tuple(map(int, numbers.groups())) < SAFE_SINCE:

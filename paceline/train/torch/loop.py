@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,7 +48,7 @@ def accelerate(amp: bool = False) -> None:
     With ``amp=True`` prepared models run in mixed precision: bfloat16 on CPU, float16 with
     a scaled loss on GPU. Use `prepare_optimizer` and `backward` with it.
     """
-    active = _session("accelerate")
+    active = active_session("accelerate")
     if Chosen.here().session is active:
         raise RuntimeError(
             "accelerate() was called a second time, or after something had been prepared. Call it once, at the top of "
@@ -59,7 +60,7 @@ def accelerate(amp: bool = False) -> None:
 def prepare_model(
     model: torch.nn.Module,
     move_to_device: bool | torch.device = True,
-    parallel_strategy: str | bool | None = "ddp",
+    parallel_strategy: str | bool | Callable[..., Any] | None = "ddp",
     parallel_strategy_kwargs: dict[str, Any] | None = None,
     *,
     wrap_ddp: bool | None = None,
@@ -67,9 +68,12 @@ def prepare_model(
 ) -> Any:
     """Put the model on this worker's device and wrap it for training together with the other workers.
 
-    `parallel_strategy` is "ddp", "fsdp" or None, and `parallel_strategy_kwargs` are arguments of
-    the wrapping class. With one worker the model is not wrapped. `wrap_ddp` and `ddp_kwargs`
-    are the older names of the two.
+    `parallel_strategy` is "ddp", "fsdp2", "fsdp" or None, and `parallel_strategy_kwargs` are arguments of
+    DistributedDataParallel, fully_shard or FullyShardedDataParallel. "fsdp2" shards each member of a
+    ModuleList or Sequential on its own. To shard other parts, pass a function instead: it is called with
+    the model, the device mesh and the arguments. What is on the meta device gets memory layer by layer.
+    With one worker the model is not wrapped, except by FSDP2. `wrap_ddp` and `ddp_kwargs` are the older
+    names of the two.
     """
     accelerator = _accelerator("prepare_model")
     if isinstance(parallel_strategy, bool):  # wrap_ddp had this position
@@ -79,7 +83,7 @@ def prepare_model(
     if parallel_strategy_kwargs and ddp_kwargs:
         raise ConfigError("prepare_model() got parallel_strategy_kwargs and ddp_kwargs: give one of them.")
     if parallel_strategy is not None:
-        _need_process_group("prepare_model")
+        need_process_group("prepare_model")
     options = dict(parallel_strategy_kwargs or ddp_kwargs or {})
     return accelerator.prepare_model(model, _target(move_to_device, accelerator), parallel_strategy, options)
 
@@ -103,9 +107,9 @@ def prepare_data_loader(
     from paceline.train.torch import data_loader as implementation
 
     accelerator = _accelerator("prepare_data_loader")
-    active = _session("prepare_data_loader")
+    active = active_session("prepare_data_loader")
     if add_dist_sampler:
-        _need_process_group("prepare_data_loader")
+        need_process_group("prepare_data_loader")
         if not isinstance(getattr(data_loader, "dataset", None), IterableDataset):
             warn_of_samplers(active)
     return implementation.prepare(
@@ -136,7 +140,7 @@ def enable_reproducibility(seed: int = 0) -> None:
     Every worker uses the same seed. Results can still differ between machines, versions of
     PyTorch and numbers of workers.
     """
-    _session("enable_reproducibility")
+    active_session("enable_reproducibility")
     import numpy
     import torch
 
@@ -155,16 +159,16 @@ def _target(move_to_device: bool | torch.device, accelerator: Accelerator) -> to
     return move_to_device
 
 
-def _session(function: str) -> SessionProtocol:
+def active_session(function: str) -> SessionProtocol:
     return session.required(
         f"paceline.train.torch.{function}() works inside of a train function only: call it in the function that "
         "you pass to TorchTrainer."
     )
 
 
-def _need_process_group(function: str) -> None:
+def need_process_group(function: str) -> None:
     """Peers that are not connected would each train a model of their own, and nobody would notice."""
-    world_size = _session(function).world_size
+    world_size = active_session(function).world_size
     if world_size > 1 and not are_connected():
         raise SessionMisuseError(
             f"paceline.train.torch.{function}(): the {world_size} workers are not connected, there is no process group "
@@ -180,7 +184,7 @@ def are_connected() -> bool:
 
 
 def _accelerator(function: str) -> Accelerator:
-    active = _session(function)
+    active = active_session(function)
     chosen = Chosen.here()
     if chosen.session is active and chosen.accelerator is not None:
         return chosen.accelerator

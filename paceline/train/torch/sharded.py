@@ -1,0 +1,157 @@
+"""Sharded checkpoints: every rank saves its own part of a model, and loads what it needs, whoever has saved it.
+
+`save_sharded` plans: all ranks tell rank 0 what they have, and learn what of it to write, and where. `report` has the
+part written, straight into the checkpoint that is being staged. The driver commits it when the parts of all ranks are
+there. `load_sharded` reads `.metadata`, finds out which files hold what this rank needs, and reads only those, after
+comparing them with the checkpoint's manifest. No rank waits for another one in there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from paceline.air.errors import CheckpointError, ConfigError
+from paceline.train.predictor import checked_checkpoint
+from paceline.train.torch.checkpoint import TorchCheckpoint
+from paceline.train.torch.loading import load_plain
+from paceline.train.torch.loop import Chosen, active_session, need_process_group
+
+if TYPE_CHECKING:
+    import torch
+    from paceline.air.checkpoint import Checkpoint
+    from paceline.train.predictor import CheckpointOrPlace
+
+    Optimizers: TypeAlias = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
+
+EXTRA_FILE = "extra.pt"
+MODEL, OPTIMIZER = "model", "optimizer"
+"""The first part of every name in the checkpoint."""
+
+
+def save_sharded(
+    model: torch.nn.Module, optimizer: Optimizers | None = None, extra: Mapping[str, Any] | None = None
+) -> TorchCheckpoint:
+    """A checkpoint of which every rank writes its own part; every rank calls this, and reports what it gets.
+
+    `extra` are plain values (and tensors) to continue with, such as the step; rank 0's are kept. The parts are written
+    when the checkpoint is reported: report it before the model changes. With ``async_save``, report() only copies the
+    part, and it is written in the background.
+    """
+    active = active_session("save_sharded")
+    need_process_group("save_sharded")
+    from paceline.train.torch.sharded_saving import plan_part
+
+    content = {EXTRA_FILE: _encoded_extra(extra)}
+    with _plain_steps(optimizer):
+        state = _state(model, optimizer)
+    return TorchCheckpoint._of(plan_part(state, active.world_rank, active.world_size, content))
+
+
+def load_sharded(
+    checkpoint: CheckpointOrPlace,
+    model: torch.nn.Module,
+    optimizer: Optimizers | None = None,
+    *,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Load what `save_sharded` saved into the model and the optimizer, and return its `extra`.
+
+    The number of ranks may be another one than when it was saved. Each rank reads only the files that hold something
+    of its part. Loading runs no code that the checkpoint may contain; only with `trust` it is unpickled.
+    """
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_state_dict
+
+    from paceline.train.torch.sharded_reading import read_state, sharded_metadata
+
+    source = checked_checkpoint(checkpoint, "load_sharded")
+    metadata = sharded_metadata(source, trust)
+    if metadata is None:
+        raise CheckpointError(
+            f"{source!r} is not a sharded checkpoint: save_sharded() makes them. Load a model of others with "
+            "TorchCheckpoint.from_checkpoint(checkpoint).get_model(model)."
+        )
+    if optimizer is not None and not any(name.startswith(f"{OPTIMIZER}.") for name in metadata.state_dict_metadata):
+        raise CheckpointError(f"{source!r} holds no optimizer: save it with save_sharded(model, optimizer).")
+    with _plain_steps(optimizer):
+        state = _state(model, optimizer)
+        read_state(source, metadata, state, trust=trust)
+        if optimizer is None:
+            set_model_state_dict(model, state[MODEL])
+        else:
+            set_state_dict(model, optimizer, model_state_dict=state[MODEL], optim_state_dict=state[OPTIMIZER])
+    return _read_extra(source, trust)
+
+
+def _state(model: torch.nn.Module, optimizer: Optimizers | None) -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
+
+    if optimizer is None:
+        return {MODEL: get_model_state_dict(model)}
+    weights, state = get_state_dict(model, optimizer)
+    return {MODEL: weights, OPTIMIZER: state}
+
+
+@contextlib.contextmanager
+def _plain_steps(optimizer: Optimizers | None) -> Iterator[None]:
+    """PyTorch makes the state of a new optimizer by a step without gradients, which mixed precision does not take."""
+    accelerator = Chosen.here().accelerator
+    if optimizer is None or accelerator is None or accelerator.scaler is None:
+        yield
+        return
+    several = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
+    replaced = [(each, vars(each).pop("step")) for each in several if "step" in vars(each)]
+    try:
+        yield
+    finally:
+        for each, step in replaced:
+            each.step = step
+
+
+# -- extra -----------------------------------------------------------------------------------------
+
+
+def _encoded_extra(extra: Mapping[str, Any] | None) -> bytes:
+    """As a file that can be loaded without running code; refuses everything else at the user's line."""
+    from paceline.train.torch.sharded_files import saved_bytes
+
+    if extra is not None and not isinstance(extra, Mapping):
+        raise ConfigError(f"save_sharded(extra=...) takes a dict, not {type(extra).__name__}.")
+    values = dict(extra or {})
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"save_sharded(extra=...): the key {name!r} must be a str.")
+        if not _is_plain(saved_bytes, value):
+            raise ConfigError(
+                f"save_sharded(extra={{{name!r}: ...}}): a {type(value).__name__} cannot be loaded without running "
+                "code. Use numbers, texts, lists, dicts and tensors, such as the state_dict() of a scheduler."
+            )
+    return saved_bytes(values)
+
+
+def _is_plain(encode: Any, value: Any) -> bool:
+    import io
+
+    try:
+        load_plain(io.BytesIO(encode(value)), map_location="cpu")
+    except Exception:
+        return False
+    return True
+
+
+def _read_extra(checkpoint: Checkpoint, trust: bool) -> dict[str, Any]:
+    import io
+
+    import torch
+
+    content = checkpoint.read_file(EXTRA_FILE)
+    if content is None:
+        return {}
+    if trust:
+        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=False))
+    try:
+        return dict(load_plain(io.BytesIO(content), map_location="cpu"))
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{EXTRA_FILE} of {checkpoint!r} holds objects other than plain values.") from error
