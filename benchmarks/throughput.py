@@ -10,14 +10,15 @@ from benchmarks.table import Row, Target
 WINDOWS = "15"
 
 
+def one_thread(outcome: Outcome) -> float:
+    """The rate, if it was measured with one thread per worker."""
+    if outcome.data["threads"] != 1:
+        raise MeasureError(f"the sides must use one thread per worker, not {outcome.data['threads']}")
+    return float(outcome.data["rate"])
+
+
 def ddp(bench: Bench) -> Iterator[Row]:
     """Samples per second of a 2M-parameter MLP under DDP, timed inside the loop, one thread per worker."""
-
-    def one_thread(outcome: Outcome) -> float:
-        if outcome.data["threads"] != 1:
-            raise MeasureError(f"the sides must use one thread per worker, not {outcome.data['threads']}")
-        return float(outcome.data["rate"])
-
     alone = {"OMP_NUM_THREADS": "1"}
     values = alternate(
         bench.repeats(7, 3),

@@ -129,13 +129,13 @@ class CheckpointStager:
         report = self._report_facts(number, index)
         taken = self._take_over(checkpoint, number) or checkpoint.snapshot()
         # A dict must be captured now; only delivering it can wait.
-        captured = self._target.capture(checkpoint, number, report) if taken is None else None
+        captured = None if taken is not None else self._target.capture(checkpoint, number, report)
         of_all_ranks = self.is_of_all_ranks(checkpoint)
 
         def deliver() -> None:
             self._raise_if_failed()  # then nothing is delivered any more
             try:
-                capture = captured or self._target.capture(taken, number, report, move=True)
+                capture = captured or self._target.capture(taken or checkpoint, number, report, move=True)
                 staged, attachments = capture.deliver(number, facts)
             except Exception as error:
                 self._channel.send(encode(CheckpointFailed(index=index, message=f"{type(error).__name__}: {error}")))

@@ -284,7 +284,7 @@ class _HashingFile(io.RawIOBase):
         view = memoryview(data).cast("B")
         if self._descriptor < 0:
             raise ValueError(f"checkpoint file {self.file_name} was given up")
-        for begin in range(0, len(view), _CHUNK):  # what was hashed is still in the processor's cache when it is written
+        for begin in range(0, len(view), _CHUNK):  # hashed, and written while the processor still has it in its cache
             self._write(view[begin : begin + _CHUNK])
         return len(view)
 

@@ -116,8 +116,8 @@ class TorchCheckpoint(ModelCheckpoint):
         data = self.to_dict()
         if MODEL_KEY not in data:
             raise CheckpointError(
-                f"{self!r} holds no model: it has no file {WEIGHTS_FILE} or {MODEL_FILE}, no parts of a sharded one, and "
-                f"no item {MODEL_KEY!r}. Save one with TorchCheckpoint.from_state_dict() or from_model()."
+                f"{self!r} holds no model: it has no file {WEIGHTS_FILE} or {MODEL_FILE}, is not sharded, and has no "
+                f"item {MODEL_KEY!r}. Save one with TorchCheckpoint.from_state_dict() or from_model()."
             )
         return data[MODEL_KEY]
 

@@ -34,9 +34,11 @@ def shard_layers(model: Module, device: torch.device, options: dict[str, Any]) -
         )
     mesh = options.pop("mesh", None) or mesh_of_all(device)
     _refuse_ties_without_memory(model)
-    for layer in (*_layers(model), model):
-        _give_memory(layer, device)
-        fully_shard(layer, mesh=mesh, **options)
+    layers = _layers(model)
+    for module in _inner_first(model):
+        _give_memory(module, device)
+        if module in layers or module is model:
+            fully_shard(module, mesh=mesh, **options)
     return model
 
 
@@ -68,15 +70,27 @@ def _name(shard: Shard) -> str:
     return getattr(shard, "__name__", repr(shard))
 
 
-def _layers(model: Module) -> Iterator[Module]:
-    """The members of each list or sequence of modules that have parameters; inner ones come first."""
+def _layers(model: Module) -> set[Module]:
+    """The members of each ModuleList, or, if there is none, of the outermost Sequential."""
+    containers: list[Module] = [each for each in model.modules() if isinstance(each, ModuleList)]
+    if not containers:
+        containers += [each for each in model.modules() if isinstance(each, Sequential)][:1]
+    members = {member for container in containers for member in container.children()}
+    return {each for each in members if not isinstance(each, ModuleList) and any(True for _ in each.parameters())}
+
+
+def _inner_first(module: Module) -> Iterator[Module]:
+    """A module after those inside of it: in this order constructors initialise them."""
     seen: set[Module] = set()
-    for container in reversed([each for each in model.modules() if isinstance(each, ModuleList | Sequential)]):
-        for layer in container:
-            plain = not isinstance(layer, ModuleList)  # it has no forward()
-            if plain and layer not in seen and any(True for _ in layer.parameters()):
-                seen.add(layer)
-                yield layer
+
+    def visit(each: Module) -> Iterator[Module]:
+        if each not in seen:
+            seen.add(each)
+            for child in each.children():
+                yield from visit(child)
+            yield each
+
+    return visit(module)
 
 
 # -- models on the meta device ---------------------------------------------------------------------
@@ -95,21 +109,20 @@ def _refuse_ties_without_memory(model: Module) -> None:
             )
 
 
-def _give_memory(layer: Module, device: torch.device) -> None:
-    """Initialise the modules on the meta device, as their constructors would have.
+def _give_memory(module: Module, device: torch.device) -> None:
+    """Initialise what a module on the meta device has of its own, as its constructor would have.
 
     Each worker initialises whole layers, one after the other, so that the number of workers changes no value.
     """
-    for module in reversed(list(layer.modules())):
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if not any(tensor.is_meta for tensor in own):
-            continue
-        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-        if reset is None:
-            raise ConfigError(
-                f"prepare_model(parallel_strategy='fsdp2'): {type(module).__name__} has parameters or buffers on the "
-                "meta device and no method reset_parameters() that initialises them. Write one."
-            )
-        module.to_empty(device=device, recurse=False)
-        with torch.no_grad():
-            reset()
+    own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if not any(tensor.is_meta for tensor in own):
+        return
+    reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+    if reset is None:
+        raise ConfigError(
+            f"prepare_model(parallel_strategy='fsdp2'): {type(module).__name__} has parameters or buffers on the meta "
+            "device and no method reset_parameters() that initialises them. Write one."
+        )
+    module.to_empty(device=device, recurse=False)
+    with torch.no_grad():
+        reset()

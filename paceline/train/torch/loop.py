@@ -70,10 +70,10 @@ def prepare_model(
 
     `parallel_strategy` is "ddp", "fsdp2", "fsdp" or None, and `parallel_strategy_kwargs` are arguments of
     DistributedDataParallel, fully_shard or FullyShardedDataParallel. "fsdp2" shards each member of a
-    ModuleList or Sequential on its own. To shard other parts, pass a function instead: it is called with
-    the model, the device mesh and the arguments. What is on the meta device gets memory layer by layer.
-    With one worker the model is not wrapped, except by FSDP2. `wrap_ddp` and `ddp_kwargs` are the older
-    names of the two.
+    ModuleList on its own, or of the outermost Sequential if there is none. To shard other parts, pass a
+    function instead: it is called with the model, the device mesh and the arguments. What is on the meta
+    device gets memory layer by layer. With one worker the model is not wrapped, except by FSDP2.
+    `wrap_ddp` and `ddp_kwargs` are the older names of the two.
     """
     accelerator = _accelerator("prepare_model")
     if isinstance(parallel_strategy, bool):  # wrap_ddp had this position

@@ -21,6 +21,7 @@ from paceline.train.torch.loop import Chosen, active_session, need_process_group
 
 if TYPE_CHECKING:
     import torch
+
     from paceline.air.checkpoint import Checkpoint
     from paceline.train.predictor import CheckpointOrPlace
 
@@ -101,7 +102,7 @@ def _plain_steps(optimizer: Optimizers | None) -> Iterator[None]:
     if optimizer is None or accelerator is None or accelerator.scaler is None:
         yield
         return
-    several = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
+    several: list[Any] = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
     replaced = [(each, vars(each).pop("step")) for each in several if "step" in vars(each)]
     try:
         yield

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
@@ -79,7 +80,7 @@ def frame_of(shape: tuple[int, ...], dtype: torch.dtype) -> Frame:
     example = torch.empty(shape, dtype=dtype)  # its memory is never touched
     sink = _FrameSink(example.data_ptr(), example.nbytes)
     with config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
-        torch.save(example, sink)
+        torch.save(example, sink)  # type: ignore[arg-type]  # it only writes
     if len(sink.pieces) != (2 if example.nbytes else 1):
         raise CheckpointError(
             f"this version of PyTorch ({torch.__version__}) saves a tensor in another way than paceline knows. Use "
@@ -102,8 +103,7 @@ class _FrameSink(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         view = memoryview(data)
         size = view.nbytes
-        is_memory = size > 0 and (torch.frombuffer(view, dtype=torch.uint8).data_ptr(), size) == self._memory
-        if is_memory:
+        if size > 0 and (np.frombuffer(view, dtype=np.uint8).ctypes.data, size) == self._memory:
             self.pieces.append(bytearray())
         else:
             self.pieces[-1] += view
@@ -117,7 +117,8 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
     """The content of a plain tensor, in order; not a copy if it is contiguous and in main memory."""
-    return memoryview(flat_bytes(tensor.cpu()).numpy())
+    array: Any = flat_bytes(tensor.cpu()).numpy()
+    return memoryview(array)
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,7 +152,7 @@ def decode_metadata(content: bytes, where: str) -> Metadata:
     try:
         found = _Unpickler(io.BytesIO(content)).load()
         return _metadata(found)
-    except _Unexpected as error:
+    except _UnexpectedError as error:
         raise CheckpointError(
             f"{where}: its {METADATA_FILE} holds {error}, which torch.distributed.checkpoint does not write there. It "
             "is not loaded, because it could run code. If you know who made the checkpoint, load it with trust=True."
@@ -160,7 +161,7 @@ def decode_metadata(content: bytes, where: str) -> Metadata:
         raise CheckpointCorruptError(f"{where}: its {METADATA_FILE} is damaged: {error!r}") from error
 
 
-class _Unexpected(Exception):
+class _UnexpectedError(Exception):
     """Something that does not belong into a `.metadata`."""
 
 
@@ -207,7 +208,7 @@ class _Unpickler(pickle.Unpickler):
         value = vars(torch).get(name) if module == "torch" else None
         if isinstance(value, torch.dtype):
             return value
-        raise _Unexpected(f"{module}.{name}")
+        raise _UnexpectedError(f"{module}.{name}")
 
 
 def _metadata(found: Any) -> Metadata:
@@ -222,31 +223,31 @@ def _metadata(found: Any) -> Metadata:
 
 def _state_of(found: Any, name: str) -> Any:
     if not isinstance(found, _StandIn) or type(found).__name__ != name:
-        raise _Unexpected(f"{type(found).__name__} in place of {name}")
+        raise _UnexpectedError(f"{type(found).__name__} in place of {name}")
     return found.state
 
 
 def _mapped(found: Any, key: Callable[[Any], Any], value: Callable[[Any], Any]) -> dict[Any, Any]:
     if type(found) is not dict:
-        raise _Unexpected(f"{type(found).__name__} in place of a dict")
+        raise _UnexpectedError(f"{type(found).__name__} in place of a dict")
     return {key(name): value(content) for name, content in found.items()}
 
 
 def _text(found: Any) -> str:
     if type(found) is not str:
-        raise _Unexpected(f"{type(found).__name__} in place of a text")
+        raise _UnexpectedError(f"{type(found).__name__} in place of a text")
     return found
 
 
 def _number(found: Any) -> int:
     if type(found) is not int or found < 0:
-        raise _Unexpected(f"{found!r} in place of a number")
+        raise _UnexpectedError(f"{found!r} in place of a number")
     return found
 
 
 def _path(found: Any) -> tuple[Any, ...]:
     if type(found) not in (tuple, list) or any(type(part) not in (str, int) for part in found):
-        raise _Unexpected(f"{type(found).__name__} in place of a path")
+        raise _UnexpectedError(f"{type(found).__name__} in place of a path")
     return tuple(found)
 
 
@@ -261,7 +262,7 @@ def _stored(found: Any) -> TensorStorageMetadata | BytesStorageMetadata:
     state = _state_of(found, "TensorStorageMetadata")
     dtype = _state_of(state["properties"], "TensorProperties")[0]
     if not isinstance(dtype, torch.dtype):
-        raise _Unexpected(f"{type(dtype).__name__} in place of a dtype")
+        raise _UnexpectedError(f"{type(dtype).__name__} in place of a dtype")
     chunks = [_state_of(chunk, "ChunkStorageMetadata") for chunk in state["chunks"]]
     return TensorStorageMetadata(
         TensorProperties(dtype=dtype),
@@ -282,5 +283,7 @@ def _place(found: Any) -> _StorageInfo:
     state = _state_of(found, "_StorageInfo")
     name = _text(state["relative_path"])
     if not is_inside(name) or state.get("transform_descriptors"):
-        raise _Unexpected(f"a place that is not inside the checkpoint ({name!r})" if not is_inside(name) else "a codec")
+        raise _UnexpectedError(
+            f"a place that is not inside the checkpoint ({name!r})" if not is_inside(name) else "a codec"
+        )
     return _StorageInfo(name, _number(state["offset"]), _number(state["length"]))

@@ -11,8 +11,9 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint import DefaultLoadPlanner, FileSystemReader
 from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from paceline.air.errors import CheckpointError
@@ -55,7 +56,8 @@ def read_state(checkpoint: Checkpoint, metadata: Metadata, state: dict[str, Any]
         try:
             reader.read_data(plan, planner).wait()
         except FileNotFoundError as error:
-            raise CheckpointError(f"{checkpoint!r} has no file {error.filename}, which its {METADATA_FILE} names.") from error
+            named = f"which its {METADATA_FILE} names"
+            raise CheckpointError(f"{checkpoint!r} has no file {error.filename}, {named}.") from error
 
 
 def whole_weights(checkpoint: Checkpoint, metadata: Metadata) -> dict[str, Any]:
@@ -70,8 +72,9 @@ def whole_weights(checkpoint: Checkpoint, metadata: Metadata) -> dict[str, Any]:
         if prefix is not None and head != prefix:
             continue
         names[full_name] = ".".join(map(str, rest)) if prefix is not None else full_name
-        is_tensor = isinstance(entry, TensorStorageMetadata)
-        weights[full_name] = torch.empty(entry.size, dtype=entry.properties.dtype) if is_tensor else None
+        weights[full_name] = None
+        if isinstance(entry, TensorStorageMetadata):
+            weights[full_name] = torch.empty(entry.size, dtype=entry.properties.dtype)
     read_state(checkpoint, metadata, weights)
     return {name: weights[full_name] for full_name, name in names.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import mmap
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
 
@@ -46,6 +47,9 @@ class ShardedPart(ModelSource):
     def describe(self) -> str:
         return f"part {self.part} of a sharded checkpoint"
 
+    memory: mmap.mmap | None = None
+    """Of a snapshot."""
+
     def write_files(self, sink: FileSink, move: bool = False) -> None:
         with sink.open(part_file(self.part)) as file:
             for entry in self.entries:
@@ -53,14 +57,14 @@ class ShardedPart(ModelSource):
         for name, content in self.small_files:
             with sink.open(name) as file:
                 file.write(content)
+        if move and self.memory is not None:
+            _give_back(self.memory)
 
     def snapshot(self) -> ShardedPart:
-        """One copy in main memory, which is freed as a whole."""
+        """A copy in main memory."""
         sizes = [0 if entry.tensor is None else entry.tensor.nbytes for entry in self.entries]
         steps = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-        memory = mmap.mmap(-1, sum(steps) or 1)
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # a new snapshot is mostly page faults
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory = _take_memory(sum(steps))
         begin, entries = 0, []
         for entry, size, step in zip(self.entries, sizes, steps, strict=True):
             if entry.tensor is None:
@@ -70,10 +74,27 @@ class ShardedPart(ModelSource):
             copy.copy_(flat_bytes(entry.tensor))
             entries.append(Entry(entry.before, copy, entry.after))
             begin += step
-        return ShardedPart(part=self.part, entries=tuple(entries), small_files=self.small_files)
+        return ShardedPart(part=self.part, entries=tuple(entries), small_files=self.small_files, memory=memory)
 
     def load_dict(self) -> dict[str, Any]:
         raise CheckpointError(f"This is {self.describe()}. Report it, and read the checkpoint that becomes of it.")
+
+
+_spare: list[mmap.mmap] = []
+"""The memory of the last snapshot that was written. The next one has no page faults in it, which are most of the time
+that a snapshot takes."""
+
+
+def _take_memory(size: int) -> mmap.mmap:
+    with contextlib.suppress(IndexError):  # another thread may take it
+        memory = _spare.pop()
+        if len(memory) == max(size, 1):
+            return memory
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _give_back(memory: mmap.mmap) -> None:
+    _spare[:] = [memory]
 
 
 def plan_part(state: dict[str, Any], rank: int, world_size: int, extra_files: dict[str, bytes]) -> ShardedPart:
@@ -128,6 +149,7 @@ def _own_plan(planner: DefaultSavePlanner, state: dict[str, Any], *, is_first: b
 
 def _share_out(planner: DefaultSavePlanner, plans: list[_Own]) -> list[_Share]:
     """On rank 0: what several ranks have is written by one of them, and everything gets its place."""
+    _refuse_differences(plans)
     chosen, metadata = planner.create_global_plan([own.plan for own in plans])
     places = {}
     for rank, (plan, own) in enumerate(zip(chosen, plans, strict=True)):
@@ -139,6 +161,22 @@ def _share_out(planner: DefaultSavePlanner, plans: list[_Own]) -> list[_Share]:
     shares = [_Share(plan.items) for plan in chosen]
     shares[0].metadata = encode_metadata(metadata, places)
     return shares
+
+
+def _refuse_differences(plans: list[_Own]) -> None:
+    """What has the same name on two ranks is the same tensor, or two parts of it."""
+    first: dict[str, tuple[int, list[int], torch.dtype]] = {}
+    for rank, own in enumerate(plans):
+        for item in own.plan.items:
+            if item.tensor_data is None:
+                continue
+            size, dtype = list(item.tensor_data.size), item.tensor_data.properties.dtype
+            other, other_size, other_dtype = first.setdefault(item.index.fqn, (rank, size, dtype))
+            if (size, dtype) != (other_size, other_dtype):
+                raise CheckpointError(
+                    f"{item.index.fqn} is {other_size} of {other_dtype} on rank {other}, and {size} of {dtype} on rank "
+                    f"{rank}. Every rank must save the same model."
+                )
 
 
 def _length(item: WriteItem) -> int:
@@ -153,10 +191,10 @@ def _entry(planner: DefaultSavePlanner, item: WriteItem) -> Entry:
     assert item.tensor_data is not None
     assert item.type is not WriteItemType.BYTE_IO
     tensor = tensor.detach()
-    if tuple(tensor.shape) != tuple(item.tensor_data.chunk.sizes):
+    planned = tuple(item.tensor_data.chunk.sizes)
+    if tuple(tensor.shape) != planned:
         raise CheckpointError(
-            f"{item.index.fqn} has the shape {tuple(tensor.shape)} on this rank, and {tuple(item.tensor_data.chunk.sizes)} "
-            "by its own description."
+            f"{item.index.fqn} has the shape {tuple(tensor.shape)}, and {planned} by its description."
         )
     frame = frame_of(tuple(tensor.shape), tensor.dtype)
     return Entry(frame.before, tensor if frame.memory else None, frame.after)
@@ -191,6 +229,8 @@ def _shares_or_errors(
     if problem is None:
         try:
             return together(everyone)
+        except CheckpointError as error:
+            problem = error
         except Exception as error:
             problem = CheckpointError(f"the ranks' parts do not fit together: {type(error).__name__}: {error}")
     return [problem] * len(everyone)

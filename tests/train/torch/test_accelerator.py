@@ -51,7 +51,7 @@ def test_one_worker_gets_its_model_unwrapped(install_session: InstallSession) ->
     assert train_torch.prepare_model(model) is model
     assert train_torch.prepare_model(model, wrap_ddp=True, ddp_kwargs={"bucket_cap_mb": 1}) is model
     assert train_torch.prepare_model(model, True, True) is model
-    with pytest.raises(ConfigError, match=r"'dp'.*'ddp', 'fsdp'"):
+    with pytest.raises(ConfigError, match=r"'dp'.*'ddp', 'fsdp2'"):
         train_torch.prepare_model(model, parallel_strategy="dp")
     with pytest.raises(ConfigError, match=r"parallel_strategy_kwargs.*ddp_kwargs"):
         train_torch.prepare_model(model, parallel_strategy_kwargs={"a": 1}, ddp_kwargs={"b": 1})
