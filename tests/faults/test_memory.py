@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from paceline.testing.invariants import check_run
-from paceline.testing.processes import wait_for
 from paceline.testing.scripts import Action
+from tests.faults.control_groups import ControlGroups
 from tests.faults.laboratory import Laboratory
 
 LIMIT = 600 * 2**20
@@ -20,20 +19,9 @@ LIMIT = 600 * 2**20
 @pytest.fixture
 def control_group() -> Iterator[Path]:
     """A control group whose processes have LIMIT bytes of memory together."""
-    first = Path("/sys/fs/cgroup/memory")
-    root, limit = (first, "memory.limit_in_bytes") if first.is_dir() else (Path("/sys/fs/cgroup"), "memory.max")
-    group = root / f"paceline-test-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(LIMIT))
-    except OSError as error:
-        if group.is_dir():
-            group.rmdir()
-        pytest.skip(f"control groups cannot be made here: {error}")
-    yield group
-    # The kernel keeps a process that has just ended in its group for a moment.
-    wait_for(lambda: not (group / "cgroup.procs").read_text(), "the control group to be empty")
-    group.rmdir()
+    groups = ControlGroups()
+    yield groups.make(LIMIT)
+    groups.remove()
 
 
 def test_a_worker_that_the_kernel_kills_for_memory_is_called_so(lab: Laboratory, control_group: Path) -> None:
