@@ -24,17 +24,20 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Writes the rows of a run as CSV or Parquet, or a report in one HTML file: curves, metrics, configuration and failure.
-Of a search it writes one row for each trial. Rows have the metrics that were reported, training_iteration, time_total_s
-and timestamp; nested metrics are columns like "a/b".
+Of a search it writes one row for each trial; of a checkpoint, the weights of its model as safetensors. Rows have the
+metrics that were reported, training_iteration, time_total_s and timestamp; nested metrics are columns like "a/b".
 """
 
-FORMATS = ("csv", "parquet", "html")
+WEIGHTS = "safetensors"
+FORMATS = ("csv", "parquet", "html", WEIGHTS)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    add_path(parser, "a run, a trial or a search")
+    add_path(parser, "a run, a trial or a search; a checkpoint for safetensors")
     parser.add_argument(
-        "--to", metavar="FORMAT", help="csv, parquet or html (default: as the name of the file given with -o ends)"
+        "--to",
+        metavar="FORMAT",
+        help="csv, parquet, html or safetensors (default: as the name of the file given with -o ends)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="- for standard output (default: named like the run)")
     parser.add_argument("--ranks", action="store_true", help="one row for each report and rank")
@@ -45,8 +48,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Write the file, and say where it is."""
     to = _format(given.to, given.output)
-    if given.ranks and to == "html":
+    if given.ranks and to in ("html", WEIGHTS):
         raise CommandError("--ranks is for CSV and Parquet.", USAGE)
+    if to == WEIGHTS:
+        return _export_weights(given)
     found = one_at(given.path, "exporting")
     if given.ranks and isinstance(found, ExperimentSummary):
         raise CommandError("--ranks is for runs: name a trial of the search.", USAGE)
@@ -62,13 +67,31 @@ def run(given: argparse.Namespace) -> int:
     with _new_file(Path(target), given.force) as file:
         save(file)
     row = {"path": found.path, "to": to, "file": target, "rows": rows}
-    if given.format == "json":
+    _tell(given.format, row, f"{printable(target)}: {counted(rows, 'row')} of {printable(shown_place(found.path))}")
+    return 0
+
+
+def _export_weights(given: argparse.Namespace) -> int:
+    from paceline.cli.export_weights import checkpoint_at, save_weights
+
+    checkpoint, name = checkpoint_at(given.path)
+    target = given.output or f"{without_odd_characters(name) or 'model'}.{WEIGHTS}"
+    if target == "-":
+        raise CommandError("Weights are not for standard output: give a file with -o.", USAGE)
+    with _new_file(Path(target), given.force) as file:
+        tensors = save_weights(checkpoint, Path(file.name))
+    row = {"path": given.path, "to": WEIGHTS, "file": target, "tensors": tensors}
+    _tell(given.format, row, f"{printable(target)}: {counted(tensors, 'tensor')} of {printable(given.path)}")
+    return 0
+
+
+def _tell(format: str, row: dict[str, Any], text: str) -> None:
+    if format == "json":
         write_json(row)
-    elif given.format == "csv":
+    elif format == "csv":
         write_csv([row])
     else:
-        write(f"{printable(target)}: {counted(rows, 'row')} of {printable(shown_place(found.path))}")
-    return 0
+        write(text)
 
 
 def _format(to: str | None, output: str | None) -> str:
@@ -78,12 +101,11 @@ def _format(to: str | None, output: str | None) -> str:
         if ending in FORMATS:
             return ending
         raise CommandError(
-            "Which format? Give --to csv, parquet or html, or -o with a file that ends in .csv, .parquet or .html.",
+            f"Which format? Give --to {', '.join(FORMATS)}, or -o with a file that ends in .{', .'.join(FORMATS)}.",
             USAGE,
         )
     if to not in FORMATS:
-        later = " Checkpoints cannot be exported yet." if to == "safetensors" else ""
-        raise CommandError(f"--to {to}: choose {', '.join(FORMATS)}.{later}", USAGE)
+        raise CommandError(f"--to {to}: choose {', '.join(FORMATS)}.", USAGE)
     return to
 
 

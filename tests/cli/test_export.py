@@ -95,12 +95,46 @@ def test_columns_of_mixed_types_become_text_in_parquet(cli: Cli, tmp_path: Path)
 def test_bad_input(runs: Runs, cli: Cli, folder: Path) -> None:
     said = cli("export", runs.finished, "--to", "safetensors")
     assert (said.code, len(said.err.splitlines())) == (2, 1)
+    assert "checkpoint_000002" in said.err
+    pickled = cli("export", f"{runs.finished}/checkpoint_000002", "--to", "safetensors")
+    assert pickled.code == 1
+    assert "holds no weights" in pickled.err
     assert cli("export", runs.finished, "--to", "xml").code == 2
     assert cli("export", runs.finished).code == 2
     assert cli("export", runs.finished, "--to", "html", "--ranks").code == 2
     assert cli("export", runs.finished, "--to", "csv", "-o", folder).code == 2
     assert cli("export", runs.finished, "--to", "csv", "-o", folder / "no" / "such" / "folder.csv").code == 2
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["sharded", "weights", "safetensors"])
+def test_weights_of_a_checkpoint(kind: str, cli: Cli, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    from paceline.train.torch import TorchCheckpoint
+
+    place = tmp_path / "checkpoint"
+    layer = torch.nn.Linear(3, 2)
+    weights = {**layer.state_dict(), "tied": layer.weight.detach(), "turned": layer.weight.detach().t()}
+    if kind == "sharded":
+        with pytest.warns(UserWarning, match="single process"):
+            save({"model": weights, "optimizer": {"moment": torch.ones(4)}}, checkpoint_id=place)
+    elif kind == "weights":
+        TorchCheckpoint.from_state_dict(weights).to_directory(place)
+    else:
+        place.mkdir()
+        parts = [
+            dict(list(weights.items())[:2]),
+            {name: weights[name].clone().contiguous() for name in ("tied", "turned")},
+        ]
+        for number, part in enumerate(parts):
+            safetensors.save_file(part, place / f"model-0000{number + 1}-of-00002.safetensors")
+    assert cli("export", place, "--to", "safetensors").code == 0
+    found = safetensors.load_file("checkpoint.safetensors")
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], value) for name, value in weights.items())
 
 
 def test_a_report_shows_the_failure(runs: Runs, cli: Cli) -> None:
@@ -177,4 +211,4 @@ def test_the_name_of_the_file_says_the_format(runs: Runs, cli: Cli, tmp_path: Pa
     for options in ([], ["-o", tmp_path / "x.txt"], ["-o", "-"], ["-o", tmp_path / "csv"]):
         said = cli("export", runs.finished, *options)
         assert (said.code, len(said.err.splitlines())) == (2, 1)
-        assert "--to csv, parquet or html" in said.err
+        assert "--to csv, parquet, html, safetensors" in said.err

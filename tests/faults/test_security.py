@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 from paceline.air import Checkpoint, Result
-from paceline.air.errors import CheckpointCorruptError, StorageError
+from paceline.air.errors import CheckpointCorruptError, CheckpointError, StorageError
 from paceline.storage.run_dir import RunDir
 from paceline.testing.invariants import check_run, listening_sockets
 from paceline.testing.processes import descendants
@@ -71,6 +71,8 @@ STATE_FILES = [
     "checkpoint_000001/.metadata.json",
     "checkpoint_000001/dict_checkpoint.pkl",
     "checkpoint_000001/model.pt",
+    "checkpoint_000001/.metadata",
+    "checkpoint_000001/extra.pt",
     "checkpoint_000001/preprocessor.pkl",
     "params.pkl",
     "trainer.pkl",
@@ -101,6 +103,33 @@ def test_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed_di
     (failed_dict_run / name).write_bytes(cloudpickle.dumps(Canary(song)))
     look_in_every_way(failed_dict_run)
     assert not song.exists(), f"a pickle in {name} was executed"
+
+
+@pytest.mark.parametrize("name", [".metadata", "extra.pt", "__0_0.distcp"])
+def test_a_sharded_checkpoint_of_strangers_runs_no_code(lab: Laboratory, name: str) -> None:
+    """It has no manifest that would give the canary away."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch._dynamo")  # sets variables when it is imported, which no test shall be blamed for
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    from paceline.train.torch import TorchCheckpoint, load_sharded
+
+    song, place, model = lab.root / "song", lab.root / "strange", torch.nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="single process"):
+        save({"model": {**model.state_dict(), "bias": Canary(song)}}, checkpoint_id=place)
+    if name != "__0_0.distcp":
+        (place / name).write_bytes(cloudpickle.dumps(Canary(song)))
+    for load in (
+        lambda: load_sharded(str(place), model),
+        TorchCheckpoint.from_directory(place).get_weights,
+        TorchCheckpoint.from_directory(place).to_dict,
+    ):
+        with pytest.raises(CheckpointError):
+            load()
+    assert not song.exists()
+    with contextlib.suppress(Exception):
+        load_sharded(str(place), model, trust=True)
+    assert song.exists()
 
 
 def test_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:

@@ -96,6 +96,34 @@ def test_the_files_of_all_ranks(away: dict[str, Any]) -> None:
         assert {name for name in os.listdir(folder) if name.startswith("of-")} == {"of-rank-0", "of-rank-1"}
 
 
+@pytest.mark.parametrize("async_save", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_parts_of_a_sharded_model(away: dict[str, Any], async_save: bool) -> None:
+    """Each rank sends its own, and any number of ranks continues."""
+    pytest.importorskip("torch")
+    from paceline.train.torch import TorchCheckpoint, load_sharded
+    from tests.train.torch.sharded_loops import fit, losses, network, train_network
+
+    def run(num_workers: int, **arguments: Any) -> Any:
+        settings = {**away, "failure_config": FailureConfig(max_failures=1)}
+        kept = {"num_to_keep": 1, "async_save": async_save}
+        return fit(train_network, num_workers, kept, run_config=settings, **arguments)
+
+    first = run(2, train_loop_config={"steps": 3, "fail_at": 2})
+    assert first.attempts == 2
+    second = run(3, train_loop_config={"steps": 5}, resume_from_checkpoint=first.checkpoint)
+    assert len(losses(second)) == 2
+    checkpoint = TorchCheckpoint.from_checkpoint(second.checkpoint)
+    if "://" in away["storage_path"]:
+        checkpoint = TorchCheckpoint.from_uri(f"{second.path}/checkpoint_000004")
+        with checkpoint._directory(lambda name: name == "__1_0.distcp") as folder:
+            assert os.listdir(folder) == ["__1_0.distcp"], "more was fetched than is needed"
+    whole = fit(train_network, 1, train_loop_config={"steps": 5}).checkpoint
+    expected = TorchCheckpoint.from_checkpoint(whole).get_weights()
+    assert load_sharded(checkpoint, network())["step"] == 4
+    for name, value in checkpoint.get_weights().items():
+        assert value.numpy() == pytest.approx(expected[name].numpy(), abs=1e-5)
+
+
 def test_a_checkpoint_of_the_drivers_disk_travels_to_the_ranks(away: dict[str, Any], tmp_path: Path) -> None:
     given = tmp_path / "given"
     (given / "deep" / "empty").mkdir(parents=True)

@@ -106,6 +106,21 @@ class TorchCheckpoint(ModelCheckpoint):
         model.load_state_dict(_fitting(saved, model))
         return model
 
+    def get_weights(self) -> dict[str, torch.Tensor]:
+        """The model's tensors by name, in main memory. Nothing but tensors and plain values is loaded, so that no code
+        runs: a whole model, saved by `from_model`, is refused."""
+        import torch
+
+        with self._directory(lambda name: name == WEIGHTS_FILE) as folder:
+            path = Path(folder, WEIGHTS_FILE)
+            found = _load_weights(path) if path.exists() else self._whole_weights()
+        if found is None:
+            raise CheckpointError(
+                f"{self!r} holds no weights: it has no file {WEIGHTS_FILE}, and is not sharded. Save weights with "
+                "TorchCheckpoint.from_state_dict(model.state_dict()) or save_sharded(model)."
+            )
+        return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
     def _saved(self) -> Any:
         """The weights or the model, read in the safest way that this checkpoint allows."""
         if isinstance(self._source, TorchObject):

@@ -21,6 +21,7 @@ EXPECTED = {
     "torch_mixed_precision": ["outputs in torch.bfloat16"],
     "torch_profiler": ["rank_0/pytorch_profiler/rank_0_000000.pt.trace.json", "rank_1/pytorch_profiler/rank_1_000000"],
     "torch_reproducibility": ["the same"],
+    "torch_sharded": ["step 79 on 3 workers; one process has a model that is good"],
     "torch_retry": ["started_at"],
 }
 
