@@ -19,7 +19,7 @@ from paceline.air import Checkpoint, RunConfig, ScalingConfig, session
 from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.air.result import Result
 from paceline.train.huggingface import AccelerateTrainer
-from paceline.train.torch import TorchCheckpoint, TorchConfig
+from paceline.train.torch import TorchCheckpoint, TorchConfig, load_sharded, save_sharded
 
 
 @pytest.fixture(autouse=True)
@@ -358,3 +358,28 @@ def test_mistakes_are_told_at_the_users_line(tmp_path: Path) -> None:
         AccelerateTrainer(train_func, torch_config=OwnConfig())
     with pytest.raises(ConfigError, match=r"dict.*TorchConfig"):
         AccelerateTrainer(train_func, torch_config={"backend": "gloo"})  # type: ignore[arg-type]
+
+
+def test_what_accelerate_has_prepared_is_saved_in_parts() -> None:
+    def train_func() -> None:
+        accelerator = Accelerator()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+        start = 0
+        checkpoint = train.get_checkpoint()
+        if checkpoint is not None:
+            start = load_sharded(checkpoint, model, optimizer)["step"] + 1
+        for step in range(start, 4):
+            loss = model(torch.ones(2, 4)).pow(2).mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            train.report({"loss": loss.item()}, checkpoint=save_sharded(model, optimizer, {"step": step}))
+
+    whole = fit(train_func)
+    losses = list(whole.metrics_dataframe["loss"])
+    start = whole.best_checkpoints[1][0]
+    for num_workers in (1, 2):
+        result = fit(train_func, num_workers, resume_from_checkpoint=start)
+        assert list(result.metrics_dataframe["loss"]) == pytest.approx(losses[2:], rel=1e-5)

@@ -48,6 +48,15 @@ def test_a_model_comes_back_by_class_or_into_an_instance(saved: TransformersChec
     assert saved.get_tokenizer()("the cat")["input_ids"] == tokenizer()("the cat")["input_ids"]
 
 
+def test_weights_may_be_in_several_files(tmp_path: Path) -> None:
+    model, other = language_model(), language_model(seed=1)
+    model.save_pretrained(tmp_path, max_shard_size="1KB")
+    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 1
+    checkpoint = TransformersCheckpoint.from_directory(tmp_path)
+    assert same_weights(checkpoint.get_model(GPT2LMHeadModel), model)
+    assert same_weights(checkpoint.get_model(other), model)
+
+
 def test_files_may_be_in_the_folder_of_the_report_callback(saved: TransformersCheckpoint, tmp_path: Path) -> None:
     os.renames(tmp_path / "saved", tmp_path / "reported" / "checkpoint")
     reported = TransformersCheckpoint.from_directory(tmp_path / "reported")
