@@ -21,14 +21,12 @@ from typing import Any, BinaryIO, ClassVar, Literal, cast
 from paceline.air.attachment import Attachment
 from paceline.air.checkpoint_files import MODEL_FILES, model_files, read_pickle, write_pickle
 from paceline.air.constants import (
+    ADDED_BY_TO_DICT,
     CHECKPOINT_DATA_FILE,
-    CHECKPOINT_ID_KEY,
     CHECKPOINT_MANIFEST_FILE,
     CHECKPOINT_METADATA_FILE,
     CHECKPOINT_PREPROCESSOR_FILE,
     DICT_CHECKPOINT_FILE,
-    PREPROCESSOR_KEY,
-    TIMESTAMP_KEY,
 )
 from paceline.air.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError, ConfigError
 from paceline.air.manifest import (
@@ -50,7 +48,7 @@ Kind = Literal["local_path", "data_dict", "uri"]
 
 PACKED_FILES_KEY = "_packed_files"
 """In the dict of a checkpoint that has files: those files, packed."""
-_ADDED_KEYS = frozenset([TIMESTAMP_KEY, PREPROCESSOR_KEY, CHECKPOINT_ID_KEY, PACKED_FILES_KEY])
+_ADDED_KEYS = ADDED_BY_TO_DICT | {PACKED_FILES_KEY}
 _OWN_FILES = frozenset(
     [
         DICT_CHECKPOINT_FILE,

@@ -8,6 +8,8 @@ MODEL_KEY = "model"
 PREPROCESSOR_KEY = "_preprocessor"
 TIMESTAMP_KEY = "_timestamp"
 CHECKPOINT_ID_KEY = "_current_checkpoint_id"
+ADDED_BY_TO_DICT = frozenset([PREPROCESSOR_KEY, TIMESTAMP_KEY, CHECKPOINT_ID_KEY])
+"""What `Checkpoint.to_dict()` adds to the user's items after a report."""
 TRAINING_ITERATION = "training_iteration"
 TIME_TOTAL_S = "time_total_s"
 DONE = "done"

@@ -13,7 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.air.constants import CHECKPOINT_DATA_FILE, CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE
+from paceline.air.constants import (
+    ADDED_BY_TO_DICT,
+    CHECKPOINT_DATA_FILE,
+    CHECKPOINT_MANIFEST_FILE,
+    CHECKPOINT_METADATA_FILE,
+    DICT_CHECKPOINT_FILE,
+)
 
 OWN_FILES = {CHECKPOINT_DATA_FILE, CHECKPOINT_MANIFEST_FILE, CHECKPOINT_METADATA_FILE}
 """What paceline adds to a checkpoint: times, hashes, attempts."""
@@ -162,5 +168,8 @@ def _read(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=False)
     if suffix in (".pkl", ".pickle"):
         with path.open("rb") as file:
-            return pickle.load(file)
+            value = pickle.load(file)
+        if path.name == DICT_CHECKPOINT_FILE and isinstance(value, dict):
+            return {key: item for key, item in value.items() if key not in ADDED_BY_TO_DICT}
+        return value
     return path.read_bytes()

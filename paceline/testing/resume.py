@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.air.checks import check_choice, whole_number
 from paceline.air.config import FailureConfig
+from paceline.air.constants import ADDED_BY_TO_DICT
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.air.faults import FAULT_VARIABLE, NOTES_VARIABLE
 from paceline.engine.places import THREADS_VARIABLES
@@ -220,10 +221,11 @@ def _run(
             if how != "restore":
                 raise
             result = copy.fit(resume="must")
-    return _Observed(result, dict(_lines(notes / FOLDER, set(ignore))))
+    # A state that was a checkpoint's dict has what to_dict() added: times, and only in resumed attempts.
+    return _Observed(result, dict(_lines(notes / FOLDER, ADDED_BY_TO_DICT.union(ignore))))
 
 
-def _lines(folder: Path, ignore: set[str]) -> Iterator[tuple[tuple[int, int], list[dict[str, Any]]]]:
+def _lines(folder: Path, ignore: frozenset[str]) -> Iterator[tuple[tuple[int, int], list[dict[str, Any]]]]:
     for path in folder.glob("*.jsonl"):
         _, attempt, _, rank = path.stem.split("_")
         lines = [json.loads(line) for line in path.read_text().splitlines()]

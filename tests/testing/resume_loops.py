@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -119,4 +120,24 @@ def plain_trainer(storage: Path, **config: Any) -> DataParallelTrainer:
         train_loop_config={"steps": 5, **config},
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(storage_path=str(storage), verbose=0),
+    )
+
+
+def dict_loop(config: dict[str, Any]) -> None:
+    """Its state is a dict that comes from a checkpoint and goes into the next one, and into the rows if `spread`."""
+    checkpoint = train.get_checkpoint()
+    state = checkpoint.to_dict() if checkpoint else {"step": 0, "total": 0}
+    while state["step"] < config["steps"]:
+        state["step"] += 1
+        state["total"] += state["step"]
+        row = {**state} if config.get("spread") else {"total": state["total"]}
+        train.report(row, checkpoint=Checkpoint.from_dict(state))
+
+
+def trainer_of(loop: Callable[[dict[str, Any]], None], storage: Path, **run: Any) -> DataParallelTrainer:
+    return DataParallelTrainer(
+        loop,
+        train_loop_config=run.pop("config", {}),
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=str(storage), verbose=0, **run),
     )

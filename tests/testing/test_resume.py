@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.testing import NotComparableError, ResumeDifferenceError, assert_resume_equivalent
-from tests.testing.resume_loops import plain_trainer, shard_trainer, torch_trainer
+from tests.testing.resume_loops import dict_loop, plain_trainer, shard_trainer, torch_trainer, trainer_of
 
 
 def test_a_correct_torch_loop_passes(tmp_path: Path) -> None:
@@ -60,6 +60,12 @@ def test_a_run_can_continue_by_restore(tmp_path: Path) -> None:
     assert_resume_equivalent(plain_trainer(tmp_path), how="restore", step=3)
     with pytest.raises(ResumeDifferenceError):
         assert_resume_equivalent(plain_trainer(tmp_path, hidden=True), how="restore")
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_state_that_goes_from_checkpoint_to_checkpoint(tmp_path: Path, spread: bool) -> None:
+    """`to_dict()` adds the time and the number of the checkpoint, which the loop saves and reports again."""
+    assert_resume_equivalent(trainer_of(dict_loop, tmp_path, config={"steps": 4, "spread": spread}))
 
 
 def test_runs_that_are_never_alike_are_not_comparable(tmp_path: Path) -> None:

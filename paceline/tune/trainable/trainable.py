@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.air import session as session_slot
-from paceline.air.constants import CHECKPOINT_ID_KEY, DONE, PREPROCESSOR_KEY, TIMESTAMP_KEY
+from paceline.air.constants import ADDED_BY_TO_DICT, DONE
 from paceline.air.errors import ConfigError, MetricError, RestoreError, StopTraining
 from paceline.storage.run_dir import default_storage_root, experiment_dir_name
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _NOTE = "trainable"
 """Among the notes of a checkpoint: what was saved, and at which iteration."""
-_ADDED = (TIMESTAMP_KEY, PREPROCESSOR_KEY, CHECKPOINT_ID_KEY)
-"""What a report adds to the dict of a checkpoint."""
 
 
 class Trainable:
@@ -176,7 +174,7 @@ class Trainable:
         note = checkpoint.get_metadata().get(_NOTE, {})
         if note.get("dict"):
             state = checkpoint.to_dict()
-            self.load_checkpoint({name: value for name, value in state.items() if name not in _ADDED})
+            self.load_checkpoint({name: value for name, value in state.items() if name not in ADDED_BY_TO_DICT})
         else:
             path = str(note.get("path") or ".")
             if not _stays_inside(path):
