@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.air.checks import reject_unknown
+from paceline.air.errors import ConfigError
 from paceline.air.faults import FAULT_VARIABLE, NOTES_VARIABLE
 from paceline.testing.chaos_faults import KINDS, Described, described
 
@@ -60,7 +61,9 @@ class Chaos:
         token = secrets.token_hex(4)
         self._faults = {f"{token}-{number}": fault for number, fault in enumerate(faults)}
         self._all_must_fire = all_must_fire
-        self._given = None if directory is None else Path(directory)
+        self._given = None if directory is None else Path(os.path.abspath(directory))  # Workers run elsewhere.
+        if self._given is not None and not self._given.is_dir():
+            raise ConfigError(f"chaos(directory=...): {str(self._given)!r} is not a directory. Create it first.")
         self._notes: Path | None = None
         self._before: dict[str, str | None] = {}
         self._fired: list[Fired] = []

@@ -159,6 +159,18 @@ def test_a_kill_spares_the_process_of_the_test(tmp_path: Path) -> None:
         trainer(tmp_path, retries=0, workers=1, engine="inline").fit()
 
 
+def test_a_directory_is_found_by_workers_wherever_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a working directory of their own."""
+    monkeypatch.chdir(tmp_path)
+    Path("notes").mkdir()
+    with chaos(kill={"rank": 0, "step": 2}, directory="notes") as faults:
+        assert trainer(tmp_path, workers=1).fit().attempts == 2
+    assert len(faults.fired) == 1
+    assert not list(Path("notes").iterdir())
+    with pytest.raises(ConfigError, match="missing' is not a directory"):
+        chaos(kill={"rank": 0, "step": 2}, directory="missing")
+
+
 def test_blocks_may_be_nested_and_leave_nothing(tmp_path: Path) -> None:
     with chaos(kill={"rank": 0, "step": 2}) as outer:
         with chaos(kill={"rank": 1, "step": 3}) as inner:
