@@ -112,7 +112,9 @@ class Answers:
         alignment = self._alignment
         for rank in ranks:
             index = alignment.waiting[rank]
-            if index > self.decided or (self._put_off is not None and index >= self._put_off[0]):
+            stop = self.stop_index is not None and index >= self.stop_index
+            # After the last report nothing is decided any more: ranks that are ahead of it stop where they are.
+            if not stop and (index > self.decided or (self._put_off is not None and index >= self._put_off[0])):
                 continue
             is_last = self.holding or self._is_replaced
             if is_last and self.stop_index is None and index > alignment.highest_free:

@@ -232,6 +232,30 @@ def test_ranks_are_told_the_same_however_far_apart_they_are(lab: Laboratory) -> 
     assert {reason for _, saves, reason in told[0] if saves} == {"SIGUSR1 to rank 0"}
 
 
+def _only_rank_zero_asks(config: dict[str, Any]) -> None:
+    """Rank 1 is several reports ahead when rank 0 saves."""
+    marks, rank = Marks(config["marks"]), session.get_world_rank()
+    last = session.get_checkpoint()
+    start = 0 if last is None else last.to_dict()["step"]
+    for step in range(start + 1, FOREVER if last is None else start + 4):
+        if last is None and (step, rank) == (3, 0):
+            marks.wait("ahead")
+            os.kill(os.getpid(), signal.SIGTERM)
+        if last is None and (step, rank) == (9, 1):
+            marks.say("ahead")
+        saves = rank == 0 and session.should_checkpoint()
+        session.report({"step": step}, checkpoint=Checkpoint.from_dict({"step": step}) if saves else None)
+
+
+def test_rank_that_is_ahead_of_the_checkpoint_stops_too(lab: Laboratory) -> None:
+    """Nobody waits for the end of the grace period, and nobody is killed."""
+    result = lab.trainer(_only_rank_zero_asks, failure_config=FailureConfig(preemption_grace_s=20)).fit()
+    check_run(result.path, result=result, attempts=2)
+    assert not [text for text in result.warnings if "killed" in text]
+    rows = result.metrics_dataframe["step"].tolist()
+    assert rows == list(range(1, len(rows) + 1))
+
+
 def _has_own_handler(config: dict[str, Any]) -> None:
     heard: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))

@@ -155,6 +155,17 @@ def test_a_hold_stops_everybody_at_the_first_report_that_nobody_has_passed(bench
     assert sorted(bench.answers()) == [(rank, Answer(5, stop=True)) for rank in range(3)]
 
 
+def test_a_rank_that_is_ahead_of_the_last_report_stops_where_it_waits(benches: Any) -> None:
+    bench = benches(decider=StopperDecider(DictStopper({"n": 2}), "4913f_00000"))
+    for index in (1, 2, 3):
+        bench.report(1, index)
+    bench.report(1, 4, waits=True)
+    bench.report(0, 1, waits=True)
+    assert bench.answers() == [(0, Answer(1))]
+    bench.report(0, 2, waits=True)
+    assert sorted(bench.answers()) == [(0, Answer(2, stop=True)), (1, Answer(4, stop=True))]
+
+
 def test_reduced_values_go_to_every_rank_at_once(benches: Any) -> None:
     bench = benches()
     asked: dict[str, Any] = {"waits": True, "reduce": {"x": "mean"}}
