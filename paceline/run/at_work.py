@@ -18,7 +18,7 @@ from paceline.run.decisions import Decision, Stop, StopRequest
 from paceline.run.early_return import waited_in_vain
 from paceline.run.hang_watch import HangWatch, Progress
 from paceline.run.history import RowFiller
-from paceline.run.messages import ForTarget, Question, Report, Terminated
+from paceline.run.messages import ASIDES, ForTarget, Question, Report, Terminated
 from paceline.run.observers import RankState
 from paceline.run.opening import OpenRun
 from paceline.run.preemption import Preempting, signalled
@@ -156,7 +156,7 @@ class AtWork:
             engine.wait([attempt.group], min(timeout, COMMIT_POLL_S))
             timeout = 0.0
         for rank, message, attachments in attempt.poll(timeout):
-            self.hang_watch.progressed(rank)
+            (self.hang_watch.heard if isinstance(message, ASIDES) else self.hang_watch.progressed)(rank)
             if isinstance(message, Report):  # Most are.
                 if message.with_checkpoint:
                     self.preempting.saved(rank, message.index)

@@ -86,12 +86,17 @@ class HangWatch:
         self._next_sample = now
         self._heard = [now] * world_size
         """When each rank has said something, at the latest."""
-        self._spoke: set[int] = set()
-        """Ranks that have said something since the last look."""
-        self.progressed: Callable[[int], None] = self._spoke.add
-        """A rank has said something. It is called for every message, so no clock is read."""
+        self._reported = [now] * world_size
+        """The same, where it was more than a question or a warning."""
         self._since = [now] * world_size
-        """The same, or when it was last excused."""
+        """The same as `_reported`, or when the rank was last excused."""
+        self._spoke: set[int] = set()
+        self._moved: set[int] = set()
+        """Ranks that have said something since the last look, and those whose message shows progress."""
+        self.progressed: Callable[[int], None] = self._moved.add
+        """A rank has said something that shows progress. It is called for every message, so no clock is read."""
+        self.heard: Callable[[int], None] = self._spoke.add
+        """A rank has said something that does not: it may do so forever."""
         self._last_look = now
         self._next_warning = now + limits.warn_after_s
         self._between_warnings = limits.warn_after_s
@@ -103,7 +108,7 @@ class HangWatch:
         return time.monotonic() - self._last_look >= self._limits.look_every_s
 
     def _start_anew(self, now: float) -> None:
-        self._since, self._heard = [now] * len(self._since), [now] * len(self._heard)
+        self._since, self._reported, self._heard = ([now] * len(self._since) for _ in range(3))
         self._next_warning = now + self._limits.warn_after_s
         self._samples.forget()
 
@@ -128,13 +133,16 @@ class HangWatch:
         self._last_look = now
         if excess > 0:  # The rest counts, or a driver that is slow again and again would never notice anything.
             self._since = [moment + excess for moment in self._since]
+            self._reported = [moment + excess for moment in self._reported]
             self._heard = [moment + excess for moment in self._heard]
             self._next_warning += excess
             self._samples.shift(excess)
+        for rank in self._moved:
+            self._reported[rank] = self._heard[rank] = self._since[rank] = now
         for rank in self._spoke:
             self._heard[rank] = now
+        self._moved.clear()
         self._spoke.clear()
-        self._since = list(map(max, self._since, self._heard))
         for rank in excused:
             self._since[rank] = now
 
@@ -202,8 +210,8 @@ class HangWatch:
         return self._stall(progress, stuck, f'no progress for {duration_text(limit)} (hang_timeout_s="auto")', "hang")
 
     def _is_no_reason_to_wait(self, now: float, rank: int, limit: float, gap: float) -> bool:
-        """False for a rank that works without a word: the others may be waiting for it, and then nobody hangs."""
-        reports = now - self._heard[rank] <= max(self._limits.warn_after_s, gap)
+        """False for a rank that works without a report: the others may be waiting for it, and then nobody hangs."""
+        reports = now - self._reported[rank] <= max(self._limits.warn_after_s, gap)
         return reports or now - self._samples.unchanged_since(rank) >= limit
 
     # -- warnings -------------------------------------------------------------------------------

@@ -151,6 +151,8 @@ class Printed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 ForTarget = CheckpointPiece | CheckpointWanted | Printed
 """What ranks that do not see the driver's disk say to the run's CheckpointTarget."""
 ForPreemption = Question | Terminated
+ASIDES = (Question, Warned, Printed, Terminated)
+"""What a rank can say again and again without coming any further."""
 FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Meeting | Finished
 AnyFromWorker = FromWorker | ForTarget | ForPreemption | ForConsole
 

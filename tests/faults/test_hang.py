@@ -32,6 +32,17 @@ def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
     assert "wait_in_vain" in str(error) + error.failures[-1].root_cause.traceback
 
 
+def test_a_rank_that_asks_for_ever_makes_no_progress(lab: Laboratory) -> None:
+    def loop(config: dict[str, Any]) -> None:
+        session.report({"iteration": 1})
+        while session.get_world_rank() == 1 and not Marks(config["marks"]).read("never"):
+            session.should_checkpoint()
+        session.report({"iteration": 2})
+
+    error = lab.failure_of(loop, failure_config=FailureConfig(hang_timeout_s=1.0))
+    check_cause(error, {"rank": 1, "kind": "hang"})
+
+
 @pytest.mark.usefixtures("fault_engine")
 def test_a_rank_that_never_reports_may_not_hang_after_rank_zero_has_returned(lab: Laboratory) -> None:
     def loop(config: dict[str, Any]) -> None:

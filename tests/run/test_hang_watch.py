@@ -167,6 +167,16 @@ def test_a_rank_that_shows_no_stack_is_named(scenery: Scenery) -> None:
     assert "rank 1 did not show its stack, after report 5" in error.text
 
 
+def test_a_rank_that_asks_and_does_not_report_makes_no_progress(scenery: Scenery) -> None:
+    one_behind(scenery)
+    watch = scenery.watch(WARN_S + 10)
+    scenery.each_step = lambda: watch.heard(1)
+    assert kinds(scenery.run(watch, WARN_S + 20)) == [None, "hang"]
+    watch = scenery.watch(10.0)
+    scenery.each_step = lambda: [watch.progressed(rank) for rank in (0, 1)] and None
+    assert scenery.run(watch, WARN_S + 20) == []
+
+
 # -- "auto": what ends an attempt
 
 
@@ -242,6 +252,16 @@ def test_ranks_that_wait_for_a_busy_one_do_not_hang(scenery: Scenery) -> None:
     scenery.stacks_of = {0: stack(30), 1: stack(20, BARRIER)}
     scenery.busy = {0}
     assert only_warns(scenery)
+
+
+def test_ranks_that_wait_for_a_busy_one_that_asks_do_not_hang(scenery: Scenery) -> None:
+    """Rank 0 asks whether to save while it evaluates."""
+    one_behind(scenery)
+    scenery.stacks_of = {0: stack(30), 1: stack(20, BARRIER)}
+    scenery.busy = {0}
+    watch = scenery.watch()
+    scenery.each_step = lambda: watch.heard(0)
+    assert only_warns(scenery, watch)
 
 
 @pytest.mark.parametrize("inside", [(), ('lib/anything.py", line 3 in wait',)])
