@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.air.checks import check_choice, whole_number
-from paceline.air.config import FailureConfig
+from paceline.air.config import CheckpointConfig, FailureConfig
 from paceline.air.constants import ADDED_BY_TO_DICT
 from paceline.air.errors import ConfigError, TrainingFailedError
 from paceline.air.faults import FAULT_VARIABLE, NOTES_VARIABLE
@@ -110,6 +110,11 @@ def assert_resume_equivalent(
     Raises NotComparableError if two uninterrupted runs differ, or if nothing was resumed.
     """
     __tracebackhide__ = True  # pytest shows the user's line
+    if not hasattr(trainer, "with_overrides"):
+        raise ConfigError(
+            f"assert_resume_equivalent() takes a trainer, not {type(trainer).__name__}. Pass an object such as "
+            "TorchTrainer(...) or DataParallelTrainer(...)."
+        )
     check_choice(how, "how", ("retry", "restore"))
     if step is not None:
         whole_number(step, "step", least=2)
@@ -209,9 +214,8 @@ def _run(
         name="run",
         storage_path=str(place / "storage"),
         callbacks=[],
-        failure_config=replace(
-            trainer.run_config.failure_config or FailureConfig(), max_failures=1 if how == "retry" else 0
-        ),
+        failure_config=_retries(trainer.run_config.failure_config, 1 if how == "retry" else 0),
+        checkpoint_config=_committed_at_once(trainer.run_config.checkpoint_config),
     )
     copy = trainer.with_overrides({}, run_config=config)
     with _observed(notes, observer), faults or nullcontext():
@@ -223,6 +227,23 @@ def _run(
             result = copy.fit(resume="must")
     # A state that was a checkpoint's dict has what to_dict() added: times, and only in resumed attempts.
     return _Observed(result, dict(_lines(notes / FOLDER, ADDED_BY_TO_DICT.union(ignore))))
+
+
+def _retries(config: FailureConfig, times: int) -> FailureConfig:
+    """The kill is retried, whatever the user's runs retry."""
+    return replace(
+        config,
+        max_failures=times,
+        fail_fast=False,
+        retry_on=None,
+        never_retry=(),
+        max_attempts_without_progress=None,
+    )
+
+
+def _committed_at_once(config: CheckpointConfig) -> CheckpointConfig:
+    """A short loop would be over before anything that is saved in the background is committed."""
+    return config if config.max_overhead is not None else replace(config, async_save=False)
 
 
 def _lines(folder: Path, ignore: frozenset[str]) -> Iterator[tuple[tuple[int, int], list[dict[str, Any]]]]:

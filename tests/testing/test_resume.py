@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.air import CheckpointConfig, FailureConfig
+from paceline.air.errors import ConfigError
 from paceline.testing import NotComparableError, ResumeDifferenceError, assert_resume_equivalent
+from paceline.tune import Tuner
 from tests.testing.resume_loops import dict_loop, plain_trainer, shard_trainer, torch_trainer, trainer_of
 
 
@@ -66,6 +69,33 @@ def test_a_run_can_continue_by_restore(tmp_path: Path) -> None:
 def test_a_state_that_goes_from_checkpoint_to_checkpoint(tmp_path: Path, spread: bool) -> None:
     """`to_dict()` adds the time and the number of the checkpoint, which the loop saves and reports again."""
     assert_resume_equivalent(trainer_of(dict_loop, tmp_path, config={"steps": 4, "spread": spread}))
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        FailureConfig(max_failures=2, retry_on=[ValueError]),
+        FailureConfig(never_retry=["signal"]),
+        FailureConfig(fail_fast=True),
+        FailureConfig(max_failures=-1, max_attempts_without_progress=1),
+    ],
+    ids=["retry_on", "never_retry", "fail_fast", "without_progress"],
+)
+def test_what_the_trainer_retries_does_not_matter(tmp_path: Path, failures: FailureConfig) -> None:
+    assert_resume_equivalent(trainer_of(dict_loop, tmp_path, config={"steps": 3}, failure_config=failures))
+
+
+def test_a_loop_that_is_faster_than_its_checkpoints(tmp_path: Path) -> None:
+    """Nothing was committed yet when it is killed, unless each report waits for its checkpoint."""
+    saves = CheckpointConfig(async_save=True)
+    assert_resume_equivalent(trainer_of(dict_loop, tmp_path, config={"steps": 4}, checkpoint_config=saves))
+
+
+def test_what_is_not_a_trainer_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="a trainer, not function"):
+        assert_resume_equivalent(dict_loop)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a trainer, not Tuner"):
+        assert_resume_equivalent(Tuner(dict_loop))  # type: ignore[arg-type]
 
 
 def test_runs_that_are_never_alike_are_not_comparable(tmp_path: Path) -> None:
