@@ -66,7 +66,18 @@ class Fault:
                 return False
         _passed[self.text] = _passed.get(self.text, 0) + 1
         times = self.conditions.get("times", "1")
-        return (times == "every" or _passed[self.text] == int(times)) and self._claims(known)
+        if times != "every" and _passed[self.text] != int(times):
+            return False
+        self._spare_the_test()
+        return self._claims(known)
+
+    def _spare_the_test(self) -> None:
+        """Refuse to end or stop the process that has set the fault. It has not happened then, in a retry neither."""
+        if self.conditions.get("spare") == str(os.getpid()) and self.action.partition("=")[0] not in _ACTIONS:
+            raise RuntimeError(
+                f"{self.action} would hit the process of the test itself. Faults that end or stop a process need "
+                "workers in processes of their own: use another engine than 'inline'."
+            )
 
     def _claims(self, known: Mapping[str, Any]) -> bool:
         """Note that it fires; False if it has fired as often as it may."""
@@ -142,11 +153,6 @@ def _fire(fault: Fault, facts: Mapping[str, Any]) -> None:
     if act is not None:
         act(value, facts, fault.conditions)
         return
-    if fault.conditions.get("spare") == str(os.getpid()):
-        raise RuntimeError(
-            f"{fault.action} would hit the process of the test itself. Faults that end or stop a process need workers "
-            "in processes of their own: use another engine than 'inline'."
-        )
     if verb == "exit":
         os._exit(int(value))
     os.kill(os.getpid(), getattr(signal, verb if verb.startswith("SIG") else "SIGSTOP"))

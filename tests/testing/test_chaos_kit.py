@@ -154,9 +154,13 @@ def test_sigterm_reaches_the_driver(tmp_path: Path) -> None:
     assert [fired.rank for fired in faults.fired] == ["driver"]
 
 
-def test_a_kill_spares_the_process_of_the_test(tmp_path: Path) -> None:
-    with chaos(kill={"rank": 0, "step": 1}), pytest.raises(TrainingFailedError, match="inline"):
-        trainer(tmp_path, retries=0, workers=1, engine="inline").fit()
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_kill_spares_the_process_of_the_test(tmp_path: Path, retries: int) -> None:
+    """A retry does not get past it: the kill has not happened."""
+    with chaos(kill={"rank": 0, "step": 1}, all_must_fire=False) as faults:
+        with pytest.raises(TrainingFailedError, match="inline"):
+            trainer(tmp_path, retries=retries, workers=1, engine="inline").fit()
+        assert faults.fired == []
 
 
 def test_a_directory_is_found_by_workers_wherever_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
