@@ -13,6 +13,7 @@ import signal
 import time
 import traceback
 from collections.abc import Iterator
+from types import WrapperDescriptorType
 
 from paceline.air.errors import CheckpointError, ConfigError, DataError, EngineLost, FailureKind, WorkerFailure
 from paceline.air.failure_names import names_of_bases, qualified_name
@@ -198,11 +199,18 @@ def _without_native_stack(text: str) -> str:
     return _NATIVE_STACK.sub("\n", text)
 
 
+def is_plain_import_error(kind: type[BaseException]) -> bool:
+    """Whether it is an ImportError that is made as Python makes them: with a name and a path as keywords."""
+    return issubclass(kind, ImportError) and isinstance(kind.__init__, WrapperDescriptorType)
+
+
 def _plain_arguments(error: BaseException) -> tuple[object, ...] | None:
     """The exception's arguments, if each is a plain value and together they are small."""
     arguments = error.args
     if isinstance(error, OSError) and error.filename is not None and len(arguments) == 2:
         arguments = (*arguments, error.filename)  # Without it the rebuilt error would not name the file.
+    if isinstance(error, ImportError) and is_plain_import_error(type(error)) and len(arguments) == 1:
+        arguments = (*arguments, error.name, error.path)  # Keywords, which are not among the arguments.
     if not isinstance(arguments, tuple) or len(arguments) > 32:
         return None
     size = 0

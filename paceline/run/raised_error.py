@@ -9,6 +9,8 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import Any
 
 from paceline.air.errors import (
@@ -22,7 +24,7 @@ from paceline.air.errors import (
     WorkerDiedError,
     WorkerFailure,
 )
-from paceline.engine.failures import ENGINE_LOST
+from paceline.engine.failures import ENGINE_LOST, is_plain_import_error
 
 _NOT_AS_TYPE = (OSError, StopIteration, StopAsyncIteration, SyntaxError)
 """What they hold apart from a message would be lost, or mislead whoever catches or shows them: see `error.cause`."""
@@ -62,7 +64,10 @@ def _rebuilt(failure: WorkerFailure) -> BaseException | None:
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         return None
     try:
-        return kind(*failure.arguments)
+        arguments: dict[str, Any] = {}
+        if is_plain_import_error(kind) and len(failure.arguments) == 3:
+            arguments = dict(zip(("name", "path"), failure.arguments[1:], strict=True))
+        return kind(*failure.arguments[: 1 if arguments else None], **arguments)
     except Exception:  # the class wants other arguments than it stores: RemoteError stands in
         return None
 
@@ -77,11 +82,22 @@ def _as_users_type(
     try:
         both: Any = type(TrainingFailedError.__name__, (TrainingFailedError, kind), dict(_AS_IN_TRAINING_FAILED))
         error: TrainingFailedError = both(message, failures=failures)
-        for name, value in vars(cause).items():  # what the user's own handler may read
-            vars(error).setdefault(name, value)
+        _copy_attributes(cause, error)
         return error if str(error) == message and isinstance(error, kind) else None
     except Exception:  # layouts or metaclasses that exclude each other, or a class that allows no others
         return None
+
+
+def _copy_attributes(cause: BaseException, error: TrainingFailedError) -> None:
+    """What the user's own handler may read. Where a name is one of ours, ours counts."""
+    for name, value in vars(cause).items():
+        if not hasattr(TrainingFailedError, name):
+            vars(error).setdefault(name, value)
+    for base in type(cause).__mro__:  # what is not in a dict: slots, and what classes in C hold
+        for name, member in vars(base).items():
+            if isinstance(member, MemberDescriptorType) and name not in _OWN and not hasattr(TrainingFailedError, name):
+                with suppress(AttributeError):  # an empty slot, or one that can only be read
+                    setattr(error, name, getattr(cause, name))
 
 
 def _init(self: Any, message: str, *, failures: tuple[AttemptFailure, ...]) -> None:
@@ -95,6 +111,7 @@ def _pickled(self: TrainingFailedError) -> tuple[Any, ...]:
     return TrainingFailedError, self.args, vars(self)
 
 
+_OWN = ("result", "failures", "brief")
 _AS_IN_TRAINING_FAILED: dict[str, Any] = {
     "__module__": TrainingFailedError.__module__,
     "__qualname__": TrainingFailedError.__qualname__,

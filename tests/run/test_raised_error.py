@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import pickle
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from paceline.air.errors import (
     WorkerDiedError,
     WorkerFailure,
 )
+from paceline.engine.failures import describe_exception
 from paceline.run.raised_error import cause_exception, training_failed
 
 
@@ -50,6 +52,15 @@ class CodedError(ValueError):
 
     def __reduce__(self) -> str:
         raise TypeError("not to be pickled")
+
+
+class LocatedError(Exception):
+    """One whose attributes have the names of ours."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.rank = self.step = self.traceback = self.cause = self.result = "the user's"
+        self.file = "data.csv"
 
 
 @dataclass
@@ -194,12 +205,53 @@ def test_what_cannot_or_need_not_be_a_type_of_the_error_is_its_cause_only(what: 
     assert type(error.cause) is type(cause_exception(what))
 
 
+class SlottedError(ValueError):
+    __slots__ = ("code", "empty", "result")
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code, self.result = code, "the user's"
+
+
+def test_a_handler_finds_what_is_not_in_a_dict() -> None:
+    """What classes in C and slots hold."""
+    with pytest.raises(UnicodeDecodeError) as undecoded:
+        raise error_of(raised("builtins.UnicodeDecodeError", "utf-8", b"x", 0, 1, "bad"))
+    found = undecoded.value
+    assert (found.encoding, found.object, found.start, found.end, found.reason) == ("utf-8", b"x", 0, 1, "bad")
+    with pytest.raises(SlottedError) as slotted:
+        raise error_of(raised(f"{__name__}.SlottedError", 7))
+    assert (slotted.value.code, slotted.value.result) == (7, None)
+
+
+def test_a_handler_finds_the_module_that_is_missing() -> None:
+    try:
+        import nothing_of_this_name  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        what = describe_exception(error, 0, 0)
+    error = error_of(what)
+    assert isinstance(error, ModuleNotFoundError)
+    assert isinstance(error.cause, ModuleNotFoundError)
+    assert error.name == error.cause.name == "nothing_of_this_name"
+    assert str(error.cause) == "No module named 'nothing_of_this_name'"
+
+
 @pytest.mark.parametrize("name", ["builtins.KeyError", f"{__name__}.CodedError"])
 def test_it_pickles_as_the_plain_class(name: str) -> None:
     error = error_of(raised(name, 7))
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is TrainingFailedError
     assert (str(again), again.failures, again.rank) == (str(error), error.failures, 0)
+
+
+def test_attributes_with_the_names_of_ours_are_those_of_the_cause() -> None:
+    error = error_of(raised(f"{__name__}.LocatedError", "m"))
+    assert isinstance(error, LocatedError)
+    for each in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert (each.rank, each.traceback, each.result) == (0, "", None)
+        assert vars(each)["file"] == "data.csv"
+    assert isinstance(error.cause, LocatedError)
+    assert error.cause.step == "the user's"
 
 
 def test_where_it_happened() -> None:
