@@ -113,6 +113,13 @@ class CheckpointFacts:
         """The training iteration it was reported at."""
         return (self._metadata().report or {}).get("iteration")
 
+    @property
+    def loader_epochs(self) -> list[int]:
+        """Which epoch each prepared DataLoader continues with, in the order in which they were prepared."""
+        stored = (self._metadata().report or {}).get("loader_epochs")
+        known = isinstance(stored, list) and all(type(epoch) is int and epoch >= 0 for epoch in stored)
+        return stored if isinstance(stored, list) and known else []
+
     def get_metadata(self) -> dict[str, Any]:
         """The user's notes about this checkpoint."""
         return self._metadata().user

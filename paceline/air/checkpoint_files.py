@@ -26,7 +26,7 @@ class CheckpointMetadata:
     class_name: str | None = None
     """Qualified name of the Checkpoint subclass that wrote it; None for Checkpoint itself."""
     report: dict[str, Any] | None = None
-    """timestamp, number and iteration, once it went through a report."""
+    """timestamp, number, iteration and epochs of loaders, once it went through a report."""
     user: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -19,6 +19,7 @@ from paceline.air.rank_slot import here
 
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
+    from paceline.air.loader_epochs import LoaderEpochs
     from paceline.air.preemption import Preemption
     from paceline.air.resources import PlacementGroupFactory
     from paceline.air.timing import BatchClock
@@ -81,6 +82,10 @@ class SessionProtocol(Protocol):
         """Whoever hands out batches tells it; None outside a run."""
 
     @property
+    def loader_epochs(self) -> LoaderEpochs | None:
+        """Whoever prepares a DataLoader asks with which epoch it begins; None outside a run."""
+
+    @property
     def reports(self) -> int:
         """How many times this rank has reported in this attempt."""
 
@@ -127,7 +132,7 @@ class _OutsideRun:
     is_elastic = False
     previous_world_size: int | None = None
     keeps_all_ranks = False
-    preprocessor = clock = None
+    preprocessor = clock = loader_epochs = None
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
         self.world_rank = world_rank

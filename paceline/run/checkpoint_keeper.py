@@ -398,6 +398,7 @@ def _staged_copy(
     now = time.time()
     facts: dict[str, Any] = {"attempt": attempt, "score": None, "metrics": {}, "created": now, "elapsed": 0.0}
     with Stager(run_dir.staging(number, attempt)) as stager:
-        checkpoint.write_files(stager, report={"timestamp": int(now), "number": number, "iteration": iteration})
+        report = {"timestamp": int(now), "number": number, "iteration": iteration}
+        checkpoint.write_files(stager, report={**report, "loader_epochs": checkpoint.loader_epochs})
         manifest = stager.finish({"number": number, "iteration": iteration, **facts, "copied_from": copied_from})
     return StagedCheckpoint(os.fsencode(stager.directory), number, manifest.size, None)

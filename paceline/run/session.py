@@ -18,6 +18,7 @@ from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import DONE
 from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point, watched_point
+from paceline.air.loader_epochs import LoaderEpochs
 from paceline.air.metrics import nested_get, plain_metrics
 from paceline.air.session import ReportedCheckpoint
 from paceline.run.alignment import Reduce, check_reduce
@@ -77,14 +78,14 @@ class Session:
         """Fitted by the run; goes into every checkpoint that has none of its own."""
         self.at_end: list[Callable[[bool], None]] = []
         self.clock = RankClock()
+        self.loader_epochs = LoaderEpochs(lambda: [] if self._resume is None else self._resume.loader_epochs)
         self.debugger: RankDebugger | None = None
         self._setup = setup
         self._channel = channel
         if not os.path.isabs(setup.trial_dir):
             os.makedirs(self.trial_dir, exist_ok=True)
         self._began = time.monotonic()
-        self._index = setup.start_index
-        self._acknowledged = setup.start_index
+        self._index = self._acknowledged = setup.start_index
         self._resume = resume
         self._meetings = 0
         self._met: Met | None = None
@@ -93,8 +94,7 @@ class Session:
         self._paused = False
         """Another rank is in the debugger."""
         self.from_console: deque[DebugTurn | DebugLine] = deque()
-        self._stopping = False
-        self._ended = False
+        self._stopping = self._ended = False
         self._last_row: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.questions = Questions(channel.send, self._read_messages_blocking, setup.wall_offset_s)
@@ -303,7 +303,7 @@ class Session:
     def _stager(self) -> CheckpointStager:
         """Made for the first checkpoint."""
         target = rank_target(self._setup, self._channel, self._ask)
-        return CheckpointStager(self._setup, self._channel, target, self._began)
+        return CheckpointStager(self._setup, self._channel, target, self._began, self.loader_epochs.now)
 
     def _check_usable(self, called: str = "report()") -> None:
         if self._stopping:

@@ -42,12 +42,21 @@ Staged = tuple[StagedCheckpoint | None, bool, tuple[Attachment, ...]]
 class CheckpointStager:
     """Stages the checkpoints that one rank reports."""
 
-    def __init__(self, setup: SessionSetup, channel: WorkerChannel, target: RankTarget, began: float) -> None:
+    def __init__(
+        self,
+        setup: SessionSetup,
+        channel: WorkerChannel,
+        target: RankTarget,
+        began: float,
+        loader_epochs: Callable[[], list[int]] = list,
+    ) -> None:
         self._setup = setup
         self._channel = channel
         self._target = target
         self._began = began
         """When the session did, by the monotonic clock."""
+        self._loader_epochs = loader_epochs
+        """Where the loop is in its prepared DataLoaders."""
         self._numbers: list[int] = []
         """Of the checkpoints that this rank has reported in this attempt."""
         self._stages = setup.world_rank == 0 or setup.keep_all_ranks
@@ -112,7 +121,9 @@ class CheckpointStager:
         }
 
     def _report_facts(self, number: int, index: int) -> dict[str, Any]:
-        return {"timestamp": int(self._drivers_time()), "number": number, "iteration": index}
+        facts = {"timestamp": int(self._drivers_time()), "number": number, "iteration": index}
+        epochs = self._loader_epochs()
+        return {**facts, "loader_epochs": epochs} if epochs else facts
 
     def _drivers_time(self) -> float:
         return time.time() + self._setup.wall_offset_s

@@ -44,7 +44,7 @@ class ResumeDifferenceError(AssertionError):
         """The first row or array that differs."""
         self.forgot = [each.what for each in forgot]
         """What the loop did not restore, as far as that can be seen: "optimizer", "scheduler", "random state",
-        "shard position", "model", "checkpoint"."""
+        "loader epoch", "shard position", "model", "checkpoint"."""
 
 
 class NotComparableError(AssertionError):

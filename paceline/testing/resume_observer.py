@@ -91,6 +91,7 @@ def _watch_session(notes: _Notes) -> None:
             metrics=plain_metrics(metrics)[0],
             random=_random_states(),
             shards={name: shard.state_dict() for name, shard in self.shards.items()},
+            loader_epochs=self.loader_epochs.now(),
             torch="torch" in sys.modules,
         )
         return report(self, metrics, checkpoint, reduce)

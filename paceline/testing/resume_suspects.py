@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+RANDOM_STATE = "random state"
 Lines = Mapping[tuple[int, int], Sequence[Mapping[str, Any]]]
 """What was noted, by attempt and rank."""
 
@@ -21,7 +22,8 @@ class Forgotten:
 def forgotten(clean: Lines, resumed: Lines, start: int) -> list[Forgotten]:
     """What the last attempt of the `resumed` run, which started after step `start`, did not restore.
 
-    Ranks forget the same things: the first rank that shows one is enough.
+    Ranks forget the same things: the first rank that shows one is enough. A random generator explains a difference
+    only if nothing else does: a DataLoader, for one, takes numbers from it whether or not they decide anything.
     """
     last = max(attempt for attempt, _ in resumed)
     found: list[Forgotten] = []
@@ -30,7 +32,7 @@ def forgotten(clean: Lines, resumed: Lines, start: int) -> list[Forgotten]:
             continue
         known = {each.what for each in found}
         found += [each for each in _of_rank(clean.get((0, rank), ()), lines, start, rank) if each.what not in known]
-    return found
+    return [each for each in found if each.what != RANDOM_STATE] or found
 
 
 def _of_rank(
@@ -48,12 +50,13 @@ def _of_rank(
         )
     if before is None or after is None:
         return
-    for name, state in before["random"].items():
-        if after["random"].get(name, state) != state and _is_used(clean, name):
+    for number, (then, now) in enumerate(zip(before["loader_epochs"], after["loader_epochs"], strict=False)):
+        if then != now:
             yield Forgotten(
-                "random state",
-                f"the random generator {name}: its state was different in the first step after the resume "
-                f"(step {start + 1}). Save it with the checkpoint and set it again.",
+                "loader epoch",
+                f"the epoch of prepared DataLoader number {number + 1}: after step {start + 1}, rank {rank} would "
+                f"continue with epoch {now} instead of {then}. A prepared loader continues by itself after a resume: "
+                "prepare loaders in the same order, make the same passes, and do not set another epoch.",
             )
     for name, position in before["shards"].items():
         then, now = _place(position), _place(after["shards"].get(name, {}))
@@ -63,6 +66,13 @@ def _of_rank(
                 f"the position in the dataset {name!r}: at step {start + 1}, rank {rank} was at {now} instead of "
                 f"{then}. A shard continues by itself after a resume: do not skip rows again, and do not leave an "
                 "epoch early.",
+            )
+    for name, state in before["random"].items():
+        if after["random"].get(name, state) != state and _is_used(clean, name):
+            yield Forgotten(
+                RANDOM_STATE,
+                f"probably the random generator {name}: its state was different in the first step after the resume "
+                f"(step {start + 1}), and nothing else was. Save it with the checkpoint and set it again.",
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from paceline import data, train
 from paceline.air import Checkpoint, RunConfig, ScalingConfig
 from paceline.train import DataParallelTrainer
-from paceline.train.torch import TorchTrainer
+from paceline.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 
 EPOCHS = 4
 BATCHES = 3
@@ -67,6 +67,48 @@ def torch_trainer(forget: str, storage: Path) -> TorchTrainer:
         train_loop_config={"forget": forget},
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(storage_path=str(storage), verbose=0),
+    )
+
+
+def loader_loop(config: dict[str, Any]) -> None:
+    """Two workers with a prepared loader that shuffles. `forget` names what the resumed loop gets wrong."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    forget = config["forget"]
+    torch.manual_seed(0)
+    rows = torch.randn(32, 4)
+    loader = prepare_data_loader(DataLoader(TensorDataset(rows), batch_size=4, shuffle=True))
+    model = prepare_model(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    start = 0
+    if (checkpoint := train.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as directory:
+            saved = torch.load(Path(directory) / "state.pt", weights_only=True)
+        start = saved["epoch"]
+        model.load_state_dict(saved["model"])
+        if forget != "optimizer":
+            optimizer.load_state_dict(saved["optimizer"])
+        if forget == "loader epoch":
+            loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    for epoch in range(start + 1, EPOCHS + 1):
+        for (batch,) in loader:
+            loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with tempfile.TemporaryDirectory() as directory:
+            state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, Path(directory) / "state.pt")
+            train.report({"epoch": epoch, "loss": loss.item()}, checkpoint=Checkpoint.from_directory(directory))
+
+
+def loader_trainer(forget: str, storage: Path, **settings: Any) -> TorchTrainer:
+    return TorchTrainer(
+        loader_loop,
+        train_loop_config={"forget": forget},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=str(storage), verbose=0, **settings),
     )
 
 

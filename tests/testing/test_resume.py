@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from paceline.air import CheckpointConfig, FailureConfig
 from paceline.air.errors import ConfigError
 from paceline.testing import NotComparableError, ResumeDifferenceError, assert_resume_equivalent
 from paceline.tune import Tuner
-from tests.testing.resume_loops import dict_loop, plain_trainer, shard_trainer, torch_trainer, trainer_of
+from tests.testing.resume_loops import dict_loop, loader_trainer, plain_trainer, shard_trainer, torch_trainer, trainer_of
 
 
 def test_a_correct_torch_loop_passes(tmp_path: Path) -> None:
@@ -35,6 +36,35 @@ def test_what_a_torch_loop_forgets_is_named(tmp_path: Path, forget: str, said: s
         assert_resume_equivalent(torch_trainer(forget, tmp_path))
     assert caught.value.forgot == [forget]
     assert "loss" in caught.value.first or "['scheduler']['last_epoch']" in caught.value.first
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        pytest.param({"checkpoint_config": CheckpointConfig(async_save=True)}, marks=pytest.mark.slow),
+        pytest.param({"checkpoint_config": CheckpointConfig(keep_all_ranks=True)}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_prepared_loader_continues_with_the_right_epoch(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """The loop does not set it, and restores no random generator: the order of the rows depends on the epoch."""
+    pytest.importorskip("torch")
+    assert_resume_equivalent(loader_trainer("nothing", tmp_path, **settings))
+
+
+def test_a_loader_in_another_epoch_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(ResumeDifferenceError, match=r"prepared DataLoader.* epoch 1 instead of 3") as caught:
+        assert_resume_equivalent(loader_trainer("loader epoch", tmp_path))
+    assert caught.value.forgot[0] == "loader epoch"
+
+
+def test_a_random_generator_is_only_a_possibility(tmp_path: Path) -> None:
+    """A DataLoader takes a number from it for each pass, which decides nothing here."""
+    pytest.importorskip("torch")
+    with pytest.raises(ResumeDifferenceError, match=r"SGD, created at") as caught:
+        assert_resume_equivalent(loader_trainer("optimizer", tmp_path))
+    assert caught.value.forgot == ["optimizer"]
 
 
 def test_a_loop_that_never_asks_for_its_checkpoint(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from torch.utils.data.sampler import RandomSampler
 
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
+from paceline.air.loader_epochs import LoaderEpochs
 from paceline.air.timing import BatchClock
 from paceline.train.torch.devices import move_to
-from paceline.train.torch.timed_loader import timed
+from paceline.train.torch.timed_loader import Passes, timed
 
 
 def prepare(
@@ -28,8 +29,10 @@ def prepare(
     add_dist_sampler: bool,
     auto_transfer: bool,
     clock: BatchClock | None = None,
+    epochs: LoaderEpochs | None = None,
 ) -> DataLoader[Any]:
-    """The loader for one rank; `device` None leaves batches where they are. `clock` measures waiting for batches."""
+    """The loader for one rank; `device` None leaves batches where they are. `clock` measures waiting for batches, and
+    `epochs` says with which pass a resumed run begins."""
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"prepare_data_loader() takes a torch DataLoader, not {type(loader).__name__}.")
     source = loader
@@ -41,7 +44,18 @@ def prepare(
             source = _copy_with(source, **_dealt_samplers(loader, rank, world_size))
     if device is not None and device.type != "cpu":
         source = DeviceDataLoader(source, device, auto_transfer)
-    return source if clock is None else timed(source, clock)
+    if clock is None:
+        return source
+    passes = Passes(0 if epochs is None else epochs.first_epoch(), _own_sampler(source))
+    if epochs is not None:
+        epochs.add(passes.epoch)
+    return timed(source, clock, passes)
+
+
+def _own_sampler(loader: DataLoader[Any]) -> EpochSampler | None:
+    """The one that deals the rows, if it is ours: whoever brings a DistributedSampler sets its epoch."""
+    samplers = (loader.sampler, loader.batch_sampler)
+    return next((sampler for sampler in samplers if isinstance(sampler, EpochSampler)), None)
 
 
 def _warn_that_all_read_all(dataset: IterableDataset[Any], rank: int) -> None:

@@ -97,7 +97,8 @@ def prepare_data_loader(
     """Deal the data of the loader over the workers, and put its batches on this worker's device.
 
     Every worker gets its own part, in another order in every epoch if the loader shuffles;
-    `loader.sampler.set_epoch(n)` is not needed, and works. A sampler or batch sampler of
+    `loader.sampler.set_epoch(n)` is not needed, and works. A resumed run continues with the
+    epoch that follows the last complete one. A sampler or batch sampler of
     your own is dealt as well; one that is already distributed, and an iterable-style dataset, are
     left alone. All other settings of the loader are kept. `batch_size` is that of one worker.
     With `auto_transfer`, the next batch is copied to the GPU while this one is computed on.
@@ -120,6 +121,7 @@ def prepare_data_loader(
         add_dist_sampler,
         auto_transfer,
         active.clock,
+        active.loader_epochs,
     )
 
 

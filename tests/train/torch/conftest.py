@@ -21,7 +21,9 @@ def install_session(monkeypatch: pytest.MonkeyPatch) -> Iterator[InstallSession]
     monkeypatch.setattr(loop, "are_connected", lambda: True)
 
     def install(world_rank: int = 0, world_size: int = 1) -> Any:
-        fake: Any = SimpleNamespace(world_rank=world_rank, world_size=world_size, clock=None, is_elastic=False)
+        fake: Any = SimpleNamespace(
+            world_rank=world_rank, world_size=world_size, clock=None, loader_epochs=None, is_elastic=False
+        )
         session.install(fake)
         return fake
 

@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from paceline.air.errors import ConfigError, SessionMisuseError
+from paceline.air.loader_epochs import LoaderEpochs
 from paceline.run.timing import RankClock
 from paceline.train.torch import prepare_data_loader
 from paceline.train.torch.data_loader import DeviceDataLoader
@@ -313,3 +314,89 @@ def test_a_timed_loader_keeps_its_processes(install_session: InstallSession) -> 
     again = iter(loader)
     assert again._workers == first._workers  # type: ignore[attr-defined]
     assert sum(1 for _ in again) == ROWS
+
+
+class Resumable:
+    """The loaders of one worker, and the same ones in a later attempt that continues from where they are."""
+
+    def __init__(self, install: InstallSession) -> None:
+        self._install = install
+
+    def prepare(self, *loaders: DataLoader[Any], stored: tuple[int, ...] = ()) -> list[DataLoader[Any]]:
+        session = self._install(0, 2)
+        session.clock, session.loader_epochs = RankClock(), LoaderEpochs(lambda: stored)
+        self.epochs = session.loader_epochs
+        return [prepare_data_loader(loader) for loader in loaders]
+
+    def shuffled(self, stored: tuple[int, ...] = (), **settings: Any) -> DataLoader[Any]:
+        (loader,) = self.prepare(DataLoader(rows_dataset(48), batch_size=4, shuffle=True, **settings), stored=stored)
+        return loader
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_resumed_run_continues_with_the_next_pass(install_session: InstallSession, processes: int) -> None:
+    run = Resumable(install_session)
+    loader = run.shuffled(num_workers=processes)
+    orders = [epoch(loader) for _ in range(3)]
+    assert run.epochs.now() == [3]
+    orders.append(epoch(loader))
+    resumed = run.shuffled((3,), num_workers=processes)
+    assert run.epochs.now() == [3]
+    assert epoch(resumed) == orders[3]
+    assert orders[3] not in orders[:3]
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_pass_that_was_interrupted_is_repeated(install_session: InstallSession, processes: int) -> None:
+    run = Resumable(install_session)
+    loader = run.shuffled(num_workers=processes)
+    epoch(loader)
+    seen = []
+    for number, (batch,) in enumerate(loader):
+        seen += batch.tolist()
+        assert run.epochs.now() == [2 if number == 5 else 1], "the loop saves after each batch"
+    assert epoch(run.shuffled((1,), num_workers=processes)) == seen
+
+
+def test_a_pass_that_the_loop_leaves_early_is_over(install_session: InstallSession) -> None:
+    run = Resumable(install_session)
+    loader = run.shuffled()
+    for _ in range(2):
+        for _batch in loader:
+            break
+    assert run.epochs.now() == [2]
+    batches = iter(loader)
+    next(batches)
+    assert run.epochs.now() == [2], "the loop still has the iterator"
+
+
+def test_loaders_are_known_by_their_order_and_set_epoch_wins(install_session: InstallSession) -> None:
+    run = Resumable(install_session)
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(rows_dataset(48), batch_size=4, shuffle=True)
+
+    training, validation = run.prepare(make(), make())
+    for _ in range(3):
+        epoch(training)
+    epoch(validation)
+    assert run.epochs.now() == [3, 1]
+    resumed = run.prepare(make(), make(), stored=(3, 1))
+    assert [loader.sampler.epoch for loader in resumed] == [3, 1]  # type: ignore[attr-defined]
+    resumed[0].sampler.set_epoch(7)  # type: ignore[attr-defined]
+    epoch(resumed[0])
+    assert run.epochs.now() == [8, 1]
+
+
+def test_passes_are_counted_where_the_sampler_is_not_ours(install_session: InstallSession) -> None:
+    """An elastic run may have one worker first, and two later; whoever deals rows by themselves sets the epoch."""
+    session = install_session(0, 1)
+    session.clock, session.loader_epochs = RankClock(), LoaderEpochs(lambda: (2,))
+    loader = prepare_data_loader(DataLoader(rows_dataset(), shuffle=True))
+    epoch(loader)
+    assert session.loader_epochs.now() == [3]
+    run = Resumable(install_session)
+    own = DistributedSampler(rows_dataset(), 2, 0)
+    (dealt,) = run.prepare(DataLoader(rows_dataset(), sampler=own), stored=(5,))
+    epoch(dealt)
+    assert (own.epoch, run.epochs.now()) == (0, [6])
