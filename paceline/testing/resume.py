@@ -214,6 +214,7 @@ def _run(
         name="run",
         storage_path=str(place / "storage"),
         callbacks=[],
+        verbose=0,
         failure_config=_retries(trainer.run_config.failure_config, 1 if how == "retry" else 0),
         checkpoint_config=_committed_at_once(trainer.run_config.checkpoint_config),
     )

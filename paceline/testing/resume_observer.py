@@ -196,6 +196,6 @@ def _users_line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if "site-packages" not in file and _own not in file and not file.startswith("<frozen"):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
+            return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
