@@ -11,7 +11,7 @@ import msgspec
 
 from paceline.air.metrics import nested_get
 from paceline.air.secrets import without_credentials
-from paceline.air.words import counted, duration_text, printable
+from paceline.air.words import counted, duration_text, printable, size_text
 from paceline.cli.ls import MOST_TRIALS_TO_LOOK_AT, failed_trials, progress_text, run_row, search_row, trial_rows
 from paceline.cli.output import (
     add_format,
@@ -40,8 +40,8 @@ from paceline.view.flat import flat
 
 DESCRIPTION = """\
 Shows how a run or search is doing: its status, the error with the rank that caused it and your own lines of the
-traceback, configuration, attempts, checkpoints, the last metrics, its files, and how to continue it. Of an experiment
-with several runs it shows the newest.
+traceback, configuration, attempts, the memory of each rank, checkpoints, the last metrics, its files, and how to
+continue it. Of an experiment with several runs it shows the newest.
 """
 
 MOST_LINES = 8
@@ -63,6 +63,12 @@ ATTEMPTS = [
     Column("host", "HOST", folds=True),
     Column("age", "AGE", right=True),
     Column("failure", "FAILURE", folds=True),
+]
+MEMORY = [
+    Column("rank", "RANK", right=True),
+    Column("start", "AT START", right=True),
+    Column("peak", "PEAK", right=True),
+    Column("last", "LAST", right=True),
 ]
 TRIALS = [
     Column("name", "TRIAL"),
@@ -127,6 +133,7 @@ def _show_run(facts: RunFacts, most: int | None) -> None:
     _section("Configuration", _limited(_config(facts), most))
     _section("Last metrics", _limited(list(flat(summary.reached.metrics).items()), most))
     _show_attempts(facts, most)
+    _show_memory(facts, most)
     _show_checkpoints(facts, most)
     _show_trackers(summary)
     _section("Warnings", [(f"{number + 1}", text) for number, text in enumerate(facts.warnings)])
@@ -203,6 +210,19 @@ def _show_attempts(facts: RunFacts, most: int | None) -> None:
         for each in facts.attempts
     ]
     _table("Attempts", ATTEMPTS, rows, most)
+
+
+def _show_memory(facts: RunFacts, most: int | None) -> None:
+    rows: list[dict[str, Cell]] = [
+        {
+            "rank": f"{each.rank}",
+            "start": size_text(each.start) if each.start else "",
+            "peak": size_text(each.peak),
+            "last": size_text(each.last),
+        }
+        for each in facts.memory
+    ]
+    _table("Memory", MEMORY, rows, most)
 
 
 def _show_checkpoints(facts: RunFacts, most: int | None) -> None:

@@ -37,15 +37,17 @@ from paceline.view.recent_ranks import RecentRank, recent_ranks
 DESCRIPTION = """\
 Shows the live runs of your drivers on this machine, and how each rank did lately: the time since its LAST report, the
 RATE in reports per second, the time of a STEP, the share of it that was spent waiting (DATA: for batches; REPORT: in
-reports and barriers; SAVE: for checkpoints; SYNC: for other ranks in the all-reduce of DDP), and the memory and the
-share of a core that its processes take. The picture is renewed until you press q or Ctrl-C; with --once, in a pipe, or
-as JSON it is printed once.
+reports and barriers; SAVE: for checkpoints; SYNC: for other ranks in the all-reduce of DDP), and the memory (now,
+when the attempt began, and at its peak) and the share of a core that its processes take. The picture is renewed until
+you press q or Ctrl-C; with --once, in a pipe, or as JSON it is printed once.
 """
 
 SAMPLE_S = 0.5
 """How long the use of cores is measured for what is printed once."""
 MOST_RANKS = 16
 """Ranks are listed if all runs together have so many at most, or on request."""
+WIDE = 110
+"""Characters; a narrower terminal has no room for the columns of MORE."""
 
 COLUMNS = [
     Column("name", "RUN", folds=True),
@@ -59,6 +61,8 @@ COLUMNS = [
     Column("sync", "SYNC", right=True),
     Column("cpu", "CPU", right=True),
     Column("memory", "MEMORY", right=True),
+    Column("start", "AT START", right=True),
+    Column("peak", "PEAK", right=True),
     Column("processes", "PROCESSES", right=True),
     Column("age", "AGE", right=True),
     Column("driver", "DRIVER", right=True),
@@ -67,12 +71,15 @@ COLUMNS = [
 WAITS = {"data": "data_wait_s", "report": "report_wait_s", "save": "checkpoint_wait_s", "sync": "collective_wait_s"}
 """Columns that are shown if some rank has waited for that."""
 
+MORE = {"start", "peak"}
+"""Columns that JSON has anyway."""
+
 WIDTHS = {
     "last": len("59 s"),
     "rate": len("99.9/s"),
     "step": len("999 ms"),
     "cpu": len("100%"),
-    "memory": len("999.9 MiB"),
+    "memory": len("999 MB"),
     "age": len("119 min"),
 }
 """What columns need sooner or later: with less at first, the table would move while somebody reads it."""
@@ -142,6 +149,9 @@ def _rank(rank: int, lately: RecentRank, seen: Usage | None, before: Usage | Non
         usage = _usage(seen, before, seconds)
     elif lately.use is not None:
         usage = {"cpu": lately.use.cpu, "memory": lately.use.memory, "processes": lately.use.processes}
+    start = peak = None
+    if lately.use is not None and lately.use.peak:
+        start, peak = lately.use.start, max(lately.use.peak, usage["memory"] or 0)
     times = lately.times.per_step() if lately.times is not None else NOT_MEASURED
     measured = {name: value if math.isfinite(value) else None for name, value in times.items()}
     return {
@@ -151,6 +161,8 @@ def _rank(rank: int, lately: RecentRank, seen: Usage | None, before: Usage | Non
         "rate": lately.rate,
         **measured,
         **usage,
+        "memory_at_start": start,
+        "memory_peak": peak,
     }
 
 
@@ -185,9 +197,15 @@ def _cells(rows: list[dict[str, Any]], all_ranks: bool) -> Iterator[dict[str, Ce
 
 
 def _columns(cells: list[dict[str, Cell]], waits: set[str]) -> list[Column]:
-    """Without those of waits that no rank has had. `waits` are those that were shown before: they stay."""
+    """Without those for which there is no room, and without waits that no rank has had.
+
+    `waits` are those that were shown before: they stay.
+    """
     waits.update(name for name in WAITS if any(name in row for row in cells))
-    return [column for column in COLUMNS if column.key not in WAITS or column.key in waits]
+    left_out = WAITS.keys() - waits
+    if (terminal_width() or WIDE) < WIDE:
+        left_out |= MORE
+    return [column for column in COLUMNS if column.key not in left_out]
 
 
 def _rate_cell(row: dict[str, Any]) -> str:
@@ -210,7 +228,9 @@ def _usage_cells(row: dict[str, Any]) -> dict[str, Cell]:
     if not row["processes"]:
         return {}
     cpu = f"{row['cpu']:.0%}" if row["cpu"] is not None else ""
-    return {"cpu": cpu, "memory": size_text(row["memory"]), "processes": f"{row['processes']}"}
+    known = {"start": row.get("memory_at_start"), "peak": row.get("memory_peak")}
+    sizes: dict[str, Cell] = {name: size_text(size) for name, size in known.items() if size}
+    return {"cpu": cpu, "memory": size_text(row["memory"]), **sizes, "processes": f"{row['processes']}"}
 
 
 def _watch(interval: float, all_ranks: bool) -> None:

@@ -13,6 +13,7 @@ import signal
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from types import WrapperDescriptorType
 
 from paceline.air.errors import CheckpointError, ConfigError, DataError, EngineLost, FailureKind, WorkerFailure
@@ -26,6 +27,7 @@ MAX_ARGUMENTS = 16 * 1024
 ENGINE_LOST = f"{EngineLost.__module__}.{EngineLost.__qualname__}"
 """The `exception_type` of failures that say that the whole engine is gone."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARY = f"{os.sep}site-packages{os.sep}"
 _TESTING = os.path.join(_PACKAGE, "testing") + os.sep
 _NATIVE_STACK = re.compile(r"\n+Stack trace:\n(?: *\[bt\].*(?:\n|$))+\n*(?=\n|$)")
 
@@ -84,19 +86,31 @@ def _hint_for(error: BaseException) -> str:
 def _is_lack_of_memory(error: BaseException) -> bool:
     """Also what C++ code says of it; of a GPU's memory frameworks have more to say than we have."""
     if isinstance(error, MemoryError):
-        return True
+        return not _raised_by_user(error)
     text = _message_of(error).lower() if isinstance(error, RuntimeError) else ""
     return "std::bad_alloc" in text or "can't allocate memory" in text
+
+
+SMALLER_BATCH = "Use a smaller batch or fewer workers."
+HIGHER_LIMIT = "Raise the limit, or use a smaller batch."
+MORE_MEMORY = "Use a smaller batch or fewer workers, or give the machine or container more memory."
+"""What helps a process that needs more memory than there is."""
+
+
+def with_memory_advice(failure: WorkerFailure, advice: str) -> WorkerFailure:
+    """The failure of a rank that has run out of memory with better advice; any other one as it is."""
+    usual = next((text for text in (SMALLER_BATCH, HIGHER_LIMIT, MORE_MEMORY) if failure.hint.endswith(text)), None)
+    return failure if usual is None else replace(failure, hint=failure.hint.removesuffix(usual) + advice)
 
 
 def _memory_hint() -> str:
     peak = _gigabytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
-        return f"The process ran out of memory, after a peak of {peak}. Use a smaller batch or fewer workers."
+        return f"The process ran out of memory, after a peak of {peak}. {SMALLER_BATCH}"
     return (
         f"The process ran out of memory: its address space is limited to {_gigabytes(limit)} (RLIMIT_AS, `ulimit -v`), "
-        f"and it had used up to {peak}. Raise the limit, or use a smaller batch."
+        f"and it had used up to {peak}. {HIGHER_LIMIT}"
     )
 
 
@@ -108,6 +122,20 @@ def _raised_in(error: BaseException) -> str:
         name = trace.tb_frame.f_globals.get("__name__", "")
         trace = trace.tb_next
     return name
+
+
+def _raised_by_user(error: BaseException) -> bool:
+    """By a `raise` in the user's code, which may have set a limit of its own: then memory need not have run out."""
+    import dis
+
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code
+    is_raise = dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
+    return is_raise and not _is_machinery(code.co_filename) and _LIBRARY not in code.co_filename
 
 
 def _code_of(error: SystemExit) -> int:
@@ -284,7 +312,7 @@ def describe_exit(
             kind = "oom"
             limit = f" of {_gigabytes(memory_limit)}" if memory_limit else ""
             message += f"; peak memory {_gigabytes(max_rss)}{limit}: probably out of memory"
-            hint = "Use a smaller batch or fewer workers, or give the machine or container more memory."
+            hint = MORE_MEMORY
         elif number == signal.SIGKILL:
             hint = "Somebody killed it, or the system's out-of-memory killer; see dmesg."
             if out_of_memory_kills > 0:

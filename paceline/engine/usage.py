@@ -24,3 +24,10 @@ class Usage(msgspec.Struct, frozen=True):
     """What they have read and written so far by the system calls of that name, from files, pipes and terminals."""
     is_traced: bool = False
     """A debugger is attached to one of the processes."""
+    private_bytes: int = 0
+    """The part of the resident memory that is not pages of files, such as a mapped dataset."""
+
+    @property
+    def own_bytes(self) -> int:
+        """The same, or all of the memory where an engine does not know it."""
+        return self.private_bytes or self.memory_bytes

@@ -131,8 +131,9 @@ class AtWork:
             self.flow.find_mismatch()
         self._serve_debugger()
         self._look_for_hang()
-        if (used := self._usage.look(self.attempt.usage)) is not None:
+        if (used := self._usage.look(self.attempt.usage, self.flow.alignment.last_index)) is not None:
             self._parts.files.journal.append(used)
+        self._parts.warn(*self._usage.take_warnings())
         self._start_grace_period()
         self._answer()
         self._parts.pass_on_warnings()
@@ -299,7 +300,7 @@ class AtWork:
         returned = attempt.ended.union(alignment.finished)
         problem = waited_in_vain(attempt, returned, alignment.last_index, self._backend)
         known = [] if problem is None else [failure_of(problem, self._parts.files.run_dir)]
-        return [*known, *attempt.failures]
+        return [*known, *map(self._usage.explained, attempt.failures)]
 
     def _failed_while_stopping(self) -> list[str]:
         return [
@@ -307,6 +308,13 @@ class AtWork:
             for failure in self.attempt.failures
             if not (self._stop.asked_in_debugger and failure.exception_type == "bdb.BdbQuit")
         ]
+
+    def close(self) -> None:
+        """The workers are gone."""
+        self.debugger.close()
+        self.flow.settle()
+        if (used := self._usage.last_record()) is not None:
+            self._parts.files.journal.append(used)
 
     def closing_warnings(self) -> list[str]:
         """What the user should know of an attempt that ended well."""

@@ -120,6 +120,9 @@ class RankUse(Struct, frozen=True, array_like=True):
     memory: int
     """Resident bytes; what processes share counts for each of them."""
     processes: int = 1
+    start: int = 0
+    """Resident bytes when the attempt began, and the most that was seen of them so far. 0 in earlier versions."""
+    peak: int = 0
 
 
 class RanksUsed(Struct, tag_field="kind", tag="usage", kw_only=True):

@@ -299,8 +299,7 @@ class Run:
         self._attempt = self._at_work = None
         self._reached.workers_ended(at_work.flow.alignment if at_work is not None else None)
         if at_work is not None:
-            at_work.debugger.close()
-            at_work.flow.settle()
+            at_work.close()
         self._parts.clean_up()
         return warnings
 

@@ -34,6 +34,7 @@ from paceline.run.records import (
     CheckpointCommitted,
     CheckpointRetired,
     Ended,
+    RanksUsed,
     Record,
     RunRecords,
     no_journal,
@@ -69,6 +70,17 @@ class CheckpointFacts(Struct, kw_only=True):
     """Its directory or URI; empty if it is gone."""
 
 
+class RankMemory(Struct, kw_only=True):
+    """The resident memory of one rank in the last attempt that used it, in bytes."""
+
+    rank: int
+    start: int
+    """0 if that is not known: earlier versions did not write it."""
+    peak: int
+    last: int
+    """When it was last measured."""
+
+
 class RunFacts(Struct, kw_only=True):
     """What the records of a run say."""
 
@@ -96,6 +108,8 @@ class RunFacts(Struct, kw_only=True):
     origin: str
     """The URI of a run of which this is the local copy."""
     warnings: list[str]
+    memory: list[RankMemory]
+    """Of each rank; empty for attempts of a few seconds."""
     code: dict[str, Any] | None
     """The fingerprint of the code that the run was last started with."""
 
@@ -199,8 +213,24 @@ def _facts(
         search=search,
         origin=place if place != summary.path else "",
         warnings=list(ends[-1].warnings) if ends else [],
+        memory=_memory(records),
         code=records.code,
     )
+
+
+def _memory(records: RunRecords) -> list[RankMemory]:
+    ranks: dict[int, RankMemory] = {}
+    attempt = -1
+    for record in records:
+        if isinstance(record, RanksUsed):
+            if record.attempt != attempt:
+                attempt = record.attempt
+                ranks.clear()
+            for use in record.ranks:
+                before = ranks.get(use.rank)
+                peak = max(use.peak, use.memory, before.peak if before is not None else 0)
+                ranks[use.rank] = RankMemory(rank=use.rank, start=use.start, peak=peak, last=use.memory)
+    return [memory for _, memory in sorted(ranks.items())]
 
 
 def _how_to_continue(records: RunRecords, summary: RunSummary, place: str, search: str | None) -> str:

@@ -64,6 +64,7 @@ def run_report(path: str, filesystem: Any = None) -> str:
             *_last_metrics(facts),
             *_section("Configuration", _config(config), config is None or config),
             *_attempts(facts),
+            *_memory(facts),
             *_checkpoints(facts),
             *_section(
                 "Warnings", element("ul", joined(element("li", text) for text in facts.warnings)), facts.warnings
@@ -237,6 +238,14 @@ def _size(size: int) -> str:
 
 
 # -- a search ---------------------------------------------------------------------------------
+
+
+def _memory(facts: RunFacts) -> list[Markup]:
+    rows = [
+        [each.rank, size_text(each.start) if each.start else "", size_text(each.peak), size_text(each.last)]
+        for each in facts.memory
+    ]
+    return _section("Memory", table(("rank", "at start", "peak", "last"), rows), rows)
 
 
 def _facts_of_search(search: ExperimentSummary) -> Markup:

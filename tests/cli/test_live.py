@@ -129,6 +129,8 @@ def test_top_shows_ranks_rate_and_memory(runs: Runs, cli: Cli) -> None:
     row = rows[runs.live]
     assert [rank["rank"] for rank in row["ranks"]] == [0, 1]
     assert all(rank["memory"] > 0 and rank["processes"] >= 1 for rank in row["ranks"])
+    assert all(0 < rank["memory_at_start"] <= rank["memory_peak"] for rank in row["ranks"])
+    assert all(rank["memory"] <= rank["memory_peak"] for rank in row["ranks"])
     assert all(rank["step_time_s"] >= 0.05 and rank["iteration"] > 3 and rank["rate"] > 0 for rank in row["ranks"])
     assert all(0 <= rank["report_wait_s"] < rank["step_time_s"] for rank in row["ranks"])
     assert all(0 <= time.time() - rank["last_report"] < WAIT_S for rank in row["ranks"])
@@ -138,6 +140,7 @@ def test_top_shows_ranks_rate_and_memory(runs: Runs, cli: Cli) -> None:
     said = cli("top", "--once").out
     assert said.splitlines()[0].split()[:4] == ["RUN", "PROGRESS", "LAST", "RATE"]
     assert "STEP" in said.splitlines()[0]
+    assert "MEMORY  AT START" in said.splitlines()[0].replace("   ", "  ")
     assert "  rank 1 " in said
     assert cli("top", "--format", "csv").out.count("\n") == 3
 

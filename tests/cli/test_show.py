@@ -11,7 +11,7 @@ import pytest
 
 from paceline import tune
 from paceline.run.callbacks import Callback
-from paceline.run.records import Ended
+from paceline.run.records import Ended, RanksUsed, RankUse
 from paceline.trackers import TrackerCallback, send
 from paceline.train import RunConfig
 from paceline.tune import Tuner
@@ -103,6 +103,24 @@ def test_hostile_texts(cli: Cli, tmp_path: Path) -> None:
         said = cli("show", path, *options)
         assert said.code == 0, said
         assert not {"\x1b", "\x07", "\x9b"} & set(said.out), options
+
+
+def test_the_memory_of_each_rank_can_be_asked_for_after_the_run(cli: Cli, tmp_path: Path) -> None:
+    used = [
+        RankUse(0, 1.0, 110_000_000, 1, 100_000_000, 120_000_000),
+        RankUse(1, 1.0, 1_100_000_000, 1, 1, 1_200_000_000),
+    ]
+    records = [journals.header(), journals.attempt(), RanksUsed(attempt=0, time=1.0, ranks=used)]
+    path = str(journals.write(tmp_path / "run", records))
+    lines = [line.split() for line in cli("show", path).out.splitlines()]
+    assert ["RANK", "AT", "START", "PEAK", "LAST"] in lines
+    assert ["0", "100", "MB", "120", "MB", "110", "MB"] in lines
+    assert [rank["peak"] for rank in json.loads(cli("show", path, "--json").out)["memory"]] == [
+        120_000_000,
+        1_200_000_000,
+    ]
+    assert cli("export", path, "--to", "html", "-o", str(tmp_path / "report.html")).code == 0
+    assert ">1.2 GB</td>" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("moment", [1e300, math.inf, -math.inf, math.nan])

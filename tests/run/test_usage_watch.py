@@ -43,7 +43,10 @@ def test_the_share_of_a_core_since_the_last_look(clock: Clock) -> None:
     clock.now += 2
     found = watch.look(clock.usage)
     assert found is not None
-    assert (found.attempt, found.ranks) == (2, [RankUse(0, 1.0, 1_000, 1), RankUse(1, 0.5, 2_000, 3)])
+    assert (found.attempt, found.ranks) == (
+        2,
+        [RankUse(0, 1.0, 1_000, 1, 1_000, 1_500), RankUse(1, 0.5, 2_000, 3, 2_000, 2_000)],
+    )
     assert watch.newest[1].cpu == 0.5
 
 
@@ -58,6 +61,35 @@ def test_a_long_run_is_asked_less_often(clock: Clock) -> None:
         hours.append(clock.asked - before)
     assert 60 < hours[0] < 250
     assert hours[1] <= hours[2] + 1 <= 62
+
+
+def test_start_and_peak_are_those_of_all_looks_and_the_end_is_written_down(clock: Clock) -> None:
+    watch = UsageWatch(0)
+    for memory in (100, 300, 900, 500):
+        watch.look(lambda memory=memory: {0: Usage(0.0, memory, memory)})  # type: ignore[misc]
+        clock.now += 1
+    assert watch.look(dict) is None, "the process has ended"
+    last = watch.last_record()
+    assert last is not None
+    (use,) = last.ranks
+    assert (use.start, use.peak, use.memory) == (100, 900, 500)
+    assert watch.last_record() is None
+
+
+def test_looking_at_many_processes_takes_little_of_the_drivers_time(clock: Clock) -> None:
+    watch = UsageWatch(0)
+    spent = 0.0
+
+    def slow() -> dict[int, Usage]:
+        nonlocal spent
+        spent += 0.25
+        clock.now += 0.25
+        return clock.usage()
+
+    for _ in range(6000):
+        clock.now += 0.1
+        watch.look(slow)
+    assert 0 < spent < 0.01 * 600
 
 
 def test_a_rank_that_is_new_or_gone(clock: Clock) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from paceline.air.errors import RestoreError
-from paceline.run.records import AttemptFailed, CheckpointCommitted, Ended
+from paceline.run.records import AttemptFailed, CheckpointCommitted, Ended, RanksUsed, RankUse
 from paceline.storage.record_format import RecordFormat
-from paceline.view.facts import run_facts
+from paceline.view.facts import RankMemory, run_facts
 from paceline.view.last_report import LastReport
 from tests.view.journals import STARTED, attempt, header, row, write
 
@@ -78,3 +78,24 @@ def test_a_rank_that_failed_before_it_reported_has_no_last_report(tmp_path: Path
     run = write(tmp_path / "run", [header(), attempt(), row(1, {"loss": 1.0}), failure])
     assert run_facts(run).last_report is None
     assert run_facts(write(tmp_path / "other", [header(), attempt(), row(1, {"loss": 1.0})])).last_report is None
+
+
+def test_the_memory_of_ranks_is_that_of_the_last_attempt(tmp_path: Path) -> None:
+    """A rank may be gone before the others; earlier versions wrote neither start nor peak."""
+    run = write(
+        tmp_path / "run",
+        [
+            header(),
+            attempt(),
+            RanksUsed(attempt=0, time=1.0, ranks=[RankUse(0, 1.0, 900), RankUse(2, 1.0, 900)]),
+            attempt(1),
+            RanksUsed(attempt=1, time=2.0, ranks=[RankUse(0, 1.0, 100, 1, 90, 300), RankUse(1, 1.0, 50, 1, 40, 60)]),
+            RanksUsed(attempt=1, time=3.0, ranks=[RankUse(0, 1.0, 200, 1, 90, 400)]),
+        ],
+    )
+    assert run_facts(run).memory == [
+        RankMemory(rank=0, start=90, peak=400, last=200),
+        RankMemory(rank=1, start=40, peak=60, last=50),
+    ]
+    old = write(tmp_path / "old", [header(), attempt(), RanksUsed(attempt=0, time=1.0, ranks=[RankUse(0, 1.0, 900)])])
+    assert run_facts(old).memory == [RankMemory(rank=0, start=0, peak=900, last=900)]
