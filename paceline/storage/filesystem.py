@@ -26,6 +26,7 @@ from paceline.storage.outage import StoreAwayError
 from paceline.storage.patience import current
 
 FIRST_PAUSE_SECONDS = 0.2
+_LARGE = 100 << 20
 _COARSEST_TIMES = 1.0
 """Seconds: S3 reports times without fractions."""
 
@@ -169,7 +170,13 @@ class FsspecFilesystem:
             )
 
     def upload(self, local: Path, name: str) -> None:
-        self._retrying(f"uploading {name}", lambda: self._put(name, lambda path: self._fs.put_file(str(local), path)))
+        fs, attempts = self._fs, current().attempts
+        if self.given is None and "s3" in fs.protocol and local.stat().st_size >= _LARGE:
+            # It is sent in parts: the client repeats the part that failed, we would repeat all of them.
+            fs, attempts = open_uri(self.uri, None, client_attempts=attempts)[0], 1
+        self._retrying(
+            f"uploading {name}", lambda: self._put(name, lambda path: fs.put_file(str(local), path)), attempts
+        )
 
     def copy(self, name: str, to: str) -> None:
         source = self._path(name)
@@ -317,16 +324,17 @@ class FsspecFilesystem:
         put(temporary)
         self._fs.mv(temporary, path)
 
-    def _retrying(self, doing: str, operation: Callable[[], T]) -> T:
+    def _retrying(self, doing: str, operation: Callable[[], T], attempts: int | None = None) -> T:
         """Run an operation; `FileNotFoundError` passes as a StorageError that is one, too."""
         patience = current()
         deadline = time.monotonic() + patience.total_s
-        for attempt in range(1, patience.attempts + 1):
+        attempts = attempts or patience.attempts
+        for attempt in range(1, attempts + 1):
             try:
                 fault_point("store_operation")
                 return operation()
             except Exception as error:
-                if attempt == patience.attempts or time.monotonic() >= deadline or not is_transient(error):
+                if attempt == attempts or time.monotonic() >= deadline or not is_transient(error):
                     raise self._translated(error, doing, attempt) from (None if self._has_credentials else error)
             time.sleep(FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
         raise AssertionError("the last attempt returns or raises")

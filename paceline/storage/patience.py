@@ -16,7 +16,7 @@ class Patience:
     total_s: float = 60.0
     """No operation is started again after this long."""
     connect_s: float | None = None
-    """For a connection to S3, and at most one more try of the client itself; None: as the client does it."""
+    """For a connection to S3; None: as the client does it."""
 
 
 SHORT = Patience(attempts=2, total_s=5.0, connect_s=2.0)
@@ -41,14 +41,17 @@ def short() -> Iterator[None]:
         _current = before
 
 
-def s3_options() -> dict[str, Any]:
-    """What to open s3:// with. Settings that the user has made for fsspec win."""
-    if _current.connect_s is None:
-        return {}
+def s3_options(client_attempts: int) -> dict[str, Any]:
+    """What to open s3:// with, so that the client sends a request so many times. What the user has set for fsspec wins.
+
+    Of the client's own five tries nobody would be told, and they would multiply ours.
+    """
     from fsspec.config import conf
 
+    limits: dict[str, Any] = {"retries": {"total_max_attempts": client_attempts}}
+    if _current.connect_s is not None:
+        limits["connect_timeout"] = _current.connect_s
     chosen: dict[str, Any] = {}
     for protocol in ("s3", "s3a"):
         chosen |= conf.get(protocol, {}).get("config_kwargs", {})
-    limits = {"connect_timeout": _current.connect_s, "retries": {"max_attempts": 1}}
     return {"config_kwargs": {**limits, **chosen}}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 _REASONS = {"403": b"Forbidden", "503": b"Slow Down"}
-_CLOSED = b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_CODES = {"403": b"AccessDenied", "503": b"SlowDown"}
 _REQUEST = re.compile(rb"^(GET|PUT|POST|DELETE|HEAD) (\S+) HTTP/1\.[01]\r\n")
 
 
@@ -92,7 +92,10 @@ class ChaosProxy:
     def _make(self, trouble: str, client: socket.socket, server: socket.socket | None, data: bytes) -> None:
         if trouble in _REASONS:
             self._swallow(client, data)
-            client.sendall(b"HTTP/1.1 " + trouble.encode() + b" " + _REASONS[trouble] + _CLOSED)
+            head = b"HTTP/1.1 " + trouble.encode() + b" " + _REASONS[trouble]
+            body = b"<Error><Code>" + _CODES[trouble] + b"</Code><Message>as S3 says it</Message></Error>"
+            closed = b"\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+            client.sendall(head + closed + (b"" if data.startswith(b"HEAD") else body))
         elif trouble == "half-close":  # no answer will come, and the client may go on talking
             client.shutdown(socket.SHUT_WR)
             self._swallow(client, data)
