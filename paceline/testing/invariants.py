@@ -226,7 +226,7 @@ def verify(directory: Path) -> None:
 
 
 def check_rows(trial_dir: Path, result: Result | None, iterations: int | None) -> None:
-    """The history is 1..N, the same in the result, in its files and (among others) in the journal."""
+    """The history is 1..N, the same in the result, in its files and in the journal."""
     if result is None:
         return
     frame = result.metrics_dataframe
@@ -239,6 +239,22 @@ def check_rows(trial_dir: Path, result: Result | None, iterations: int | None) -
         assert [int(value) for value in frame["iteration"]] == survivors, "rows and their content are out of step"
     logged = result_file_iterations(trial_dir)
     assert logged == survivors, f"result.json has {len(logged)} rows, the dataframe {len(survivors)}"
+    written = journal_rows(trial_dir)
+    assert written == survivors, (
+        f"the journal has {len(written)} surviving rows, the dataframe {len(survivors)}; "
+        f"they differ in {sorted(set(written) ^ set(survivors)) or 'their order'}"
+    )
+
+
+def journal_rows(trial_dir: Path) -> list[int]:
+    """The rows of rank 0 in the journal, in order, without those that a later attempt has superseded."""
+    rows: list[int] = []
+    for record in journal_records(trial_dir):
+        if record["kind"] == "attempt":
+            rows = [index for index in rows if index <= record["start_index"]]
+        elif record["kind"] == "row" and record["rank"] == 0:
+            rows.append(record["index"])
+    return rows
 
 
 def result_file_iterations(trial_dir: Path) -> list[int]:
@@ -267,13 +283,16 @@ def whole_records(journal: bytes) -> Iterator[dict[str, Any]]:
 
 
 def check_cause(error: TrainingFailedError, wanted: Mapping[str, object]) -> None:
-    """The root cause has the wanted fields; no other rank is blamed for the same thing."""
+    """The root cause has the wanted fields; what else failed is listed as its consequence, once for each rank."""
     root = error.root_cause
     assert root is not None, f"the error names no root cause: {error}"
     found = {key: getattr(root, key) for key in wanted}
     assert found == dict(wanted), f"root cause {found} instead of {dict(wanted)}: {root}"
     assert f"rank {root.rank}" in str(error), f"the message does not name rank {root.rank}: {error}"
-    assert root not in error.collateral
+    others = [failure.rank for failure in error.collateral]
+    assert len({root.rank, *others}) == 1 + len(others), f"rank {root.rank} failed, and as a consequence {others}"
+    assert all(failure.collateral for failure in error.collateral), f"not marked as a consequence: {error.collateral}"
+    assert not root.collateral, f"the root cause is marked as a consequence: {root}"
     assert error.result is not None
     assert error.result.error is error
 

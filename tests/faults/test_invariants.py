@@ -2,10 +2,52 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
+from paceline.air.errors import TrainingFailedError
 from paceline.testing.invariants import CANARY, check_run
 from tests.faults.laboratory import Laboratory
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3], ids=["first", "middle", "last"])
+def test_a_row_that_the_journal_lost_is_found(lab: Laboratory, lost: int) -> None:
+    """I3: the journal is looked at row by row, whatever the result says."""
+    result = lab.succeed(lab.plan(iterations=3))
+    assert result.metrics_dataframe is not None  # which is read from the journal, once
+    journal = lab.trial_dir / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    records = [json.loads(line.split(b" ", 2)[2]) for line in lines]
+    is_lost = [record["kind"] == "row" and (record["rank"], record["index"]) == (0, lost) for record in records]
+    journal.write_bytes(b"".join(line for line, left_out in zip(lines, is_lost, strict=True) if not left_out))
+    with pytest.raises(AssertionError, match=rf"the journal has 2 surviving rows.* differ in \[{lost}\]"):
+        check_run(lab.trial_dir, result=result)
+
+
+def test_a_second_cause_is_found(lab: Laboratory) -> None:
+    """I4: what failed besides the cause is listed as its consequence, and no rank is listed twice."""
+
+    def loop() -> None:
+        raise ValueError("no")
+
+    error = lab.failure_of(loop, workers=1)
+    cause = {"rank": 0, "kind": "exception"}
+    check_run(lab.trial_dir, error=error, cause=cause)
+    (failure,) = error.failures
+    root = failure.root_cause
+    for other, problem in [
+        (dataclasses.replace(root, collateral=True), "rank 0 failed, and as a consequence"),
+        (dataclasses.replace(root, rank=1), "not marked as a consequence"),
+    ]:
+        wrong = TrainingFailedError(
+            str(error), failures=(dataclasses.replace(failure, collateral=(other,)),), result=error.result
+        )
+        assert error.result is not None
+        error.result.error = wrong
+        with pytest.raises(AssertionError, match=problem):
+            check_run(lab.trial_dir, error=wrong, cause=cause)
 
 
 def test_bytes_that_belong_to_nothing_are_found(lab: Laboratory) -> None:
