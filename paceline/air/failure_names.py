@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, get_args
 
 from paceline.air.errors import (
@@ -41,9 +41,20 @@ def failure_names(given: Any, setting: str) -> tuple[str, ...]:
         each = list(given)
     except TypeError:
         raise ConfigError(f"{setting} is {given!r}: {_WHAT_IT_TAKES}") from None
-    return tuple(dict.fromkeys(_name_of(value, setting) for value in each))
+    names = (name for value in each for name in (_name_of(value, setting), *_name_in_worker(value)))
+    return tuple(dict.fromkeys(names))
 
 
+def _name_in_worker(value: Any) -> Iterator[str]:
+    """A class of a script or of a function is sent by value, and arrives without what it was nested in."""
+    if isinstance(value, type):
+        if "." in value.__qualname__ and (value.__module__ == _SCRIPT or "<locals>" in value.__qualname__):
+            yield f"{value.__module__}.{value.__name__}"
+    elif value.startswith(f"{_SCRIPT}.") and value.count(".") > 1:
+        yield f"{_SCRIPT}.{value.rpartition('.')[2]}"
+
+
+_SCRIPT = "__main__"
 _WHAT_IT_TAKES = "give exception classes, qualified names such as 'requests.ConnectionError', or kinds of failures."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -313,6 +314,44 @@ def test_failures_are_retried_by_the_class_that_the_worker_names(lab: Laboratory
         "KeyError",
     ]
     assert next(iter(settings)) in str(error)
+
+
+NESTED = """
+import sys
+from paceline.air import FailureConfig, RunConfig, ScalingConfig
+from paceline.train import DataParallelTrainer
+
+class Store:
+    class Flaky(Exception):
+        pass
+
+def main():
+    class Local(ConnectionError):
+        pass
+
+    def attempts(raises, **settings):
+        def loop():
+            raise raises("no")
+
+        failures = FailureConfig(max_failures=1, **settings)
+        config = RunConfig(storage_path=sys.argv[1], verbose=0, failure_config=failures)
+        trainer = DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config)
+        return trainer.fit(raise_on_error=False).attempts
+
+    for raises in (Store.Flaky, Local):
+        print(attempts(raises, retry_on=[raises]), attempts(raises, never_retry=[raises]))
+    print(attempts(Store.Flaky, retry_on="__main__.Store.Flaky"), attempts(Local, retry_on=[Store.Flaky]))
+
+main()
+"""
+
+
+def test_nested_and_local_classes_of_a_script_are_recognised(lab: Laboratory) -> None:
+    """The worker has them by value, under another name than the driver."""
+    script = lab.root / "nested.py"
+    script.write_text(NESTED)
+    run = subprocess.run([sys.executable, script, lab.storage], capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["2", "1", "2", "1", "2", "1"], run.stdout + run.stderr
 
 
 def test_plans_are_what_the_driver_script_reads(lab: Laboratory) -> None:
