@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -113,6 +113,25 @@ class ReadRequest:
         return start, end if self.stop is None else max(start, min(end, begin + self.stop))
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What tells a dataset from another one with as many rows, as far as it is known without reading them."""
+
+    files: tuple[str, ...] = ()
+    """Their names, with what tells one version of a file from another."""
+    steps: tuple[str, ...] = ()
+    """From the files to the rows."""
+
+    @classmethod
+    def of_all(cls, sources: Iterable[Source]) -> Origin:
+        each = [source.origin() for source in sources]
+        files = dict.fromkeys(file for origin in each for file in origin.files)
+        return cls(tuple(files), tuple(step for origin in each for step in origin.steps))
+
+    def then(self, *steps: str) -> Origin:
+        return Origin(self.files, (*self.steps, *steps))
+
+
 class Source(ABC):
     """Where rows come from. Small, immutable and picklable: it travels to every worker.
 
@@ -163,6 +182,10 @@ class Source(ABC):
     def input_files(self) -> list[str]:
         """The files that rows are read from, in their order."""
         return []
+
+    def origin(self) -> Origin:
+        """Where the rows come from, and how; nothing is read for it."""
+        return Origin(tuple(self.input_files()), (self.describe(),))
 
     def seeds(self) -> tuple[int, ...]:
         """All seeds that decide which rows there are and in which order: with others it is another dataset."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from paceline.data.aggregate import Aggregation, ColumnAggregation, Count
 from paceline.data.aggregation import Aggregator, with_columns_named
-from paceline.data.block import Block, ReadRequest, Source, default_block_rows
+from paceline.data.block import Block, Origin, ReadRequest, Source, default_block_rows
 from paceline.data.dataset_base import DatasetBase, named_after_class
 from paceline.data.dataset_combining import ColumnAggregates, column_names
 from paceline.data.formats import check_batch_format, concat
@@ -178,6 +178,9 @@ class WholeGroups(Source):
 
     def input_files(self) -> list[str]:
         return self._sorted.input_files()
+
+    def origin(self) -> Origin:
+        return self._sorted.origin()
 
     def blocks(self) -> Sequence[Block]:
         cuts = self._found_cuts()

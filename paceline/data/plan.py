@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.air.errors import DataError
-from paceline.data.block import Block, ReadRequest, Source, TimedStage
+from paceline.data.block import Block, Origin, ReadRequest, Source, TimedStage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -240,6 +240,9 @@ class Plan(Source):
     def input_files(self) -> list[str]:
         return self.source.input_files()
 
+    def origin(self) -> Origin:
+        return self.source.origin().then(*(operation.label for operation in self.operations))
+
     def seeds(self) -> tuple[int, ...]:
         return (*self.source.seeds(), *(seed for operation in self.operations for seed in operation.seeds))
 
@@ -292,6 +295,9 @@ class CombinedSource(Source):
 
     def input_files(self) -> list[str]:
         return list(dict.fromkeys(file for child in self.children for file in child.input_files()))
+
+    def origin(self) -> Origin:
+        return Origin.of_all(self.children).then(self.describe())
 
     def seeds(self) -> tuple[int, ...]:
         return tuple(seed for child in self.children for seed in child.seeds())

@@ -82,7 +82,10 @@ def _of_attempts(records: RunRecords) -> Circumstances:
 
 def data_facts(data: RunData) -> dict[str, Any]:
     """What tells one state of the datasets from another, as far as it is known without reading all rows."""
-    return {name: {"rows": dataset.rows, "blocks": dataset.blocks} for name, dataset in data.datasets.items()}
+    return {
+        name: {"rows": dataset.rows, "blocks": dataset.blocks, **dataset.origin}
+        for name, dataset in data.datasets.items()
+    }
 
 
 def notice_for(
@@ -204,9 +207,18 @@ def _differing(where: str, then: Any, now: Any) -> Iterator[str]:
 
 def _changed_data(then: Circumstances, now: Circumstances) -> list[str]:
     before, after = then.data or {}, now.data or {}
-    parts = []
-    for name, facts in after.items():
-        if name in before and before[name] != facts:
-            was, rows = before[name].get("rows"), facts["rows"]
-            parts.append(f"{name} {was:,} -> {rows:,} rows" if was != rows else f"{name} is in other blocks")
+    changes = {name: _changed_dataset(before[name], after[name]) for name in after if name in before}
+    parts = [f"{name} {change}" for name, change in changes.items() if change]
     return [f"data ({', '.join(parts)})"] if parts else []
+
+
+def _changed_dataset(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The difference that is worth most, of what both of them know."""
+    differs = {name for name in now if name in then and then[name] != now[name]}
+    if "rows" in differs:
+        return f"{then['rows']:,} -> {now['rows']:,} rows"
+    if "files" in differs:
+        return "has other files, or files that have changed"
+    if "steps" in differs:
+        return "is made from its files in other steps"
+    return "is in other blocks" if "blocks" in differs else ""

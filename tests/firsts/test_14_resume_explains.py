@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import paceline.data
@@ -92,6 +94,36 @@ def test_all_that_differs_is_one_line(
     assert re.search(r"Python 3\.\d+\.\d+ -> 3\.99\.0", differs)
     assert differs.removeprefix("Warning: ") in result.warnings, "another version is worth a warning"
     assert result.status == "finished"
+
+
+def rows_in(path: Path, value: int) -> paceline.data.Dataset:
+    pq.write_table(pa.table({"x": [value] * 100}), path)
+    return paceline.data.read_parquet(str(path))
+
+
+def test_other_files_with_as_many_rows_are_noticed(tmp_path: Path, told: Callable[[], list[str]]) -> None:
+    first = failed(tmp_path, datasets={"train": rows_in(tmp_path / "a.parquet", 1)})
+    unchanged = paceline.data.read_parquet(str(tmp_path / "a.parquet"))
+    restored(first.path, fails_at=3, datasets={"train": unchanged})
+    assert told()[-1] == "What differs: nothing known."
+    restored(first.path, fails_at=3, datasets={"train": rows_in(tmp_path / "b.parquet", 1)})
+    assert "data (train has other files, or files that have changed)" in told()[-1]
+
+
+def test_a_file_that_was_written_again_is_noticed(tmp_path: Path, told: Callable[[], list[str]]) -> None:
+    first = failed(tmp_path, datasets={"train": rows_in(tmp_path / "a.parquet", 1).sort("x")})
+    again = rows_in(tmp_path / "a.parquet", 2).sort("x")
+    restored(first.path, fails_at=3, datasets={"train": again})
+    assert "data (train has other files, or files that have changed)" in told()[-1]
+
+
+def test_other_steps_are_noticed_though_the_rows_are_as_many(tmp_path: Path, told: Callable[[], list[str]]) -> None:
+    numbers = rows_in(tmp_path / "a.parquet", 1)
+    first = failed(tmp_path, datasets={"train": numbers.random_shuffle()})
+    restored(first.path, fails_at=3, datasets={"train": numbers.random_shuffle()})
+    assert told()[-1] == "What differs: nothing known."
+    restored(first.path, fails_at=3, datasets={"train": numbers.map_batches(lambda batch: batch).random_shuffle()})
+    assert "data (train is made from its files in other steps)" in told()[-1]
 
 
 def test_a_damaged_checkpoint_is_explained(tmp_path: Path, told: Callable[[], list[str]]) -> None:

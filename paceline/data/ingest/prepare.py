@@ -11,7 +11,7 @@ from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import DatasetConfig, Uneven
 from paceline.air.errors import ConfigError, DataError
 from paceline.air.words import counted
-from paceline.data.ingest.prepared import PreparedDataset, Shuffle
+from paceline.data.ingest.prepared import PreparedDataset, Shuffle, origin_of
 from paceline.data.plan import Plan
 from paceline.data.preprocessor import Preprocess, Preprocessor
 from paceline.data.sources.shuffled import BlockShuffled, RowShuffled
@@ -150,7 +150,7 @@ def prepared(
         plan.counted()
     except DataError as error:
         raise type(error)(f"dataset {name!r}: {error}") from error.__cause__
-    return PreparedDataset(name, plan, split, uneven, shuffle, seed, mark)
+    return PreparedDataset(name, plan, split, uneven, shuffle, seed, mark, origin_of(dataset.plan))
 
 
 def _mark_of(seeds: tuple[int, ...]) -> int:

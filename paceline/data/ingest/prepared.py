@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import cloudpickle
@@ -141,6 +142,8 @@ class PreparedDataset:
     seed: int = 0
     mark: int = 0
     """Stands for all seeds inside the plan."""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """What stands for its files and for the steps from them to the rows."""
 
     @property
     def rows(self) -> int:
@@ -163,6 +166,21 @@ class PreparedDataset:
     def order_of(self, seed: int, epoch: int) -> EpochOrder:
         """The order of the rows in one epoch."""
         return EpochOrder(tuple(self.plan_of(seed, epoch).row_counts()), self.shuffle, seed, epoch)
+
+
+def origin_of(plan: Plan) -> dict[str, str]:
+    """Hashes of a dataset's files and steps: a journal is no place for a million names.
+
+    Seeds that the user has not chosen differ each time, and the order that they stand for is noticed elsewhere.
+    """
+    import xxhash
+
+    origin = plan.origin()
+    steps = [re.sub(r"seed=\d+", "seed", step) for step in origin.steps]
+    return {
+        name: xxhash.xxh3_64_hexdigest("\n".join(texts).encode("utf-8", "surrogateescape"))
+        for name, texts in (("files", origin.files), ("steps", steps))
+    }
 
 
 RankState = Mapping[str, Mapping[str, Any]]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from paceline.air.errors import DataError
 from paceline.air.words import counted
-from paceline.data.block import Block, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
+from paceline.data.block import Block, Origin, ReadRequest, Source, default_block_rows, row_blocks, rows_of_block
 from paceline.data.objects import packed, read_rows
 from paceline.data.operations.native import no_such_column
 from paceline.data.plan import chosen
@@ -119,6 +119,7 @@ class ComputedSource(Source):
         self._children = children
         self._seeds = tuple(seed for child in children for seed in child.seeds())
         self._files = list(dict.fromkeys(file for child in children for file in child.input_files()))
+        self._origin = Origin.of_all(children)
         self.worker_share = any(child.worker_share for child in children)
         self._result: StoredSource | None = None
         self._lock = threading.RLock()
@@ -169,6 +170,9 @@ class ComputedSource(Source):
 
     def input_files(self) -> list[str]:
         return self._files
+
+    def origin(self) -> Origin:
+        return self._origin.then(self.describe())
 
     def seeds(self) -> tuple[int, ...]:
         return self._seeds

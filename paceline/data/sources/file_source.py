@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from paceline.air.errors import DataError
-from paceline.data.block import Block, ReadRequest, Source
+from paceline.data.block import Block, Origin, ReadRequest, Source
 from paceline.data.datasource.partitioning import Partitioning, PartitionStyle, PathPartitionParser
 from paceline.data.plan import chosen, cut
 from paceline.data.sources.listed_file import DETECT, ListedFile, open_checked
@@ -55,6 +55,10 @@ class FileSource(Source):
 
     def input_files(self) -> list[str]:
         return [file.label for file in self.files]
+
+    def origin(self) -> Origin:
+        versions = (f"{file.label} {file.size} {file.stamp}" for file in self.files)
+        return Origin(tuple(versions), (f"read_{self.format}",))
 
     def describe(self) -> str:
         return f"read_{self.format}({self.files[0].label}{', ...' if len(self.files) > 1 else ''})"
@@ -310,6 +314,9 @@ class PartitionedSource(Source):
 
     def input_files(self) -> list[str]:
         return self._source.input_files()
+
+    def origin(self) -> Origin:
+        return self._source.origin()
 
     def describe(self) -> str:
         return self._source.describe()

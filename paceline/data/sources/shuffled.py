@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import numpy.typing as npt
 
-from paceline.data.block import Block, ReadRequest, Source, default_block_rows
+from paceline.data.block import Block, Origin, ReadRequest, Source, default_block_rows
 from paceline.data.plan import CombinedSource
 from paceline.data.store import StoredSource
 
@@ -132,6 +132,9 @@ class _ComputedOrder(Source):
 
     def input_files(self) -> list[str]:
         return self.child.input_files()
+
+    def origin(self) -> Origin:
+        return self.child.origin().then(self.describe())
 
     def seeds(self) -> tuple[int, ...]:
         return (self.seed, *self.child.seeds())
