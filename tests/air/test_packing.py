@@ -63,6 +63,7 @@ def test_plain_files_are_accepted(tmp_path: Path) -> None:
     ids=lambda bad: bad[0].name + bad[0].type.decode(),
 )
 def test_other_entries_are_refused(bad: list[tarfile.TarInfo], tmp_path: Path) -> None:
+    """S6."""
     target = tmp_path / "to"
     target.mkdir()
     with pytest.raises(CheckpointCorruptError):

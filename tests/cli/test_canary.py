@@ -37,6 +37,7 @@ class Canary:
 def test_pickles_are_not_loaded(
     command: tuple[str, ...], runs: Runs, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """S4."""
     monkeypatch.chdir(tmp_path)
     run_dir = RunDir(Path(shutil.copytree(runs.finished, tmp_path / "run")))
     payload = pickle.dumps(Canary(str(tmp_path / "mark")))

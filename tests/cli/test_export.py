@@ -146,6 +146,7 @@ def test_a_report_shows_the_failure(runs: Runs, cli: Cli) -> None:
 
 
 def test_a_report_escapes_everything(cli: Cli, tmp_path: Path) -> None:
+    """S13."""
     path = fit(tmp_path, "hostile", {HOSTILE: HOSTILE, "metrics": {HOSTILE: 1.0, "text": HOSTILE}})
     cli("export", path, "--to", "html", "-o", "hostile.html")
     text = Path("hostile.html").read_text(encoding="utf-8")

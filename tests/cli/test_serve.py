@@ -303,6 +303,7 @@ def test_types_that_must_be_trusted_are_named_by_option(place: Path, capsys: pyt
 
 
 def test_escape_sequences_in_names_do_not_reach_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S13."""
     code, message = fails(capsys, "serve", place / "evil\x1b[2Jname\x07")
     assert (code, "\x1b" in message, "\x07" in message) == (2, False, False)
 

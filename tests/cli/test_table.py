@@ -54,6 +54,7 @@ def test_colors_are_only_around_the_text() -> None:
 
 
 def test_cells_are_one_line_without_control_characters() -> None:
+    """S13."""
     assert cell("a\nb\t\x1b[31mc\x07") == "a b c"
     assert cell(1.5) == "1.5"
     assert cell(" \n") == ""

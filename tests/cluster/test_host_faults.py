@@ -57,6 +57,7 @@ def next_attempt(driver: DriverProcess) -> dict[str, Any]:
 
 
 def test_a_killed_worker_on_another_host_is_the_cause_and_the_run_continues(ray_hosts: RayHosts) -> None:
+    """J1."""
     check_end(ray_hosts.run_driver("h1", programs.fit, workers=3, kills_itself=2))
     failed = ray_hosts.run_driver("h1", programs.fit, workers=3, kills_itself=2, max_failures=0)
     assert failed["cause"]["rank"] == 2
@@ -76,6 +77,7 @@ def test_the_first_failure_is_the_cause_whatever_the_clocks_say(ray_hosts: RayHo
 def test_a_killed_host_is_noticed_before_ray_does_and_the_run_continues_on_another(
     own_ray_hosts: Callable[..., RayHosts],
 ) -> None:
+    """J2."""
     ray_hosts = own_ray_hosts()
     driver, victim = holding_run(ray_hosts)
     killed = time.monotonic()
@@ -162,6 +164,7 @@ def wait_for_nodes(count: int) -> None:
 
 
 def test_a_killed_raylet_costs_an_attempt(own_ray_hosts: Callable[..., RayHosts]) -> None:
+    """J2."""
     ray_hosts = own_ray_hosts()
     driver, victim = holding_run(ray_hosts)
     ray_hosts.kill_raylet(victim)
@@ -174,6 +177,7 @@ def test_a_killed_raylet_costs_an_attempt(own_ray_hosts: Callable[..., RayHosts]
 def test_without_the_head_the_driver_says_so_and_a_fresh_cluster_continues(
     own_ray_hosts: Callable[..., RayHosts],
 ) -> None:
+    """J3."""
     ray_hosts = own_ray_hosts(3, driver_hosts=1)
     driver = ray_hosts.start_driver("h4", programs.fit, workers=2, heartbeat_timeout_s=HEARTBEAT_S)
     while driver.wait_for("row")["done"] < HOLD:
@@ -194,6 +198,7 @@ def test_without_the_head_the_driver_says_so_and_a_fresh_cluster_continues(
 
 
 def test_a_killed_driver_leaves_nothing_on_any_host(ray_hosts: RayHosts) -> None:
+    """J5."""
     driver, _ = holding_run(ray_hosts, workers=3)
     assert all(ray_hosts.left(name) for name in ray_hosts.hosts.names)
     driver.kill()

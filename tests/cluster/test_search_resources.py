@@ -136,6 +136,7 @@ def search_in_vain() -> dict[str, Any]:
 
 
 def test_a_refused_trial_says_what_exists_and_what_is_missing(hosts: RayHosts) -> None:
+    """J4."""
     texts = hosts.run_driver("h1", search_in_vain)
     assert "No node has special 2." in texts["special"]
     assert "h3 (10.231.0.3): special 1" in texts["special"]

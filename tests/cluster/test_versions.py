@@ -43,6 +43,7 @@ def train_on_all_hosts() -> str:
 
 
 def test_a_node_with_another_version_is_named(ray_hosts: RayHosts, another_version: str) -> None:
+    """J6."""
     error = ray_hosts.run_driver("h1", train_on_all_hosts)
     versions = f"has paceline {another_version}, and this program runs with paceline {paceline.__version__}"
     assert f"h3 (10.231.0.3) {versions}. Install the same version on every node." in error

@@ -96,6 +96,7 @@ class Watch(Callback):
 
 
 def test_a_run_writes_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S10."""
     watch, storage = Watch(), tmp_path / "results"
     config = secret_config(steps=2)
     result = trainer(storage, config, callbacks=[watch], verbose=2).fit()

@@ -131,6 +131,7 @@ def test_the_end_is_seen_after_everything_sent(pair: Pair) -> None:
 
 
 def test_an_oversize_frame_is_refused_on_both_sides() -> None:
+    """S9."""
     left, right = (FrameSocket(sock, read_limit=1000, send_limit=1000) for sock in socket_pair())
     with pytest.raises(ValueError, match=r"1,001 bytes.*1,000"):
         left.send(1, b"x" * 1001)

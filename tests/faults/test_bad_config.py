@@ -33,6 +33,7 @@ from tests.faults.laboratory import Laboratory
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "2", True, 10**6])
 def test_impossible_numbers_of_workers_are_rejected(number: Any) -> None:
+    """F1."""
     with pytest.raises(ConfigError, match="num_workers"):
         ScalingConfig(num_workers=number)
 
@@ -53,6 +54,7 @@ NAN, INF = math.nan, math.inf
 def test_bad_scores_rank_worst_whichever_way(
     lab: Laboratory, order: str, scores: list[float | None], max_best: list[float], min_best: list[float]
 ) -> None:
+    """F2."""
     result = _with_scores(lab, scores, checkpoint_score_order=order).fit()
     check_run(result.path, result=result, iterations=len(scores), attempts=1)
     assert [row.get("score") for _, row in result.best_checkpoints] == (max_best if order == "max" else min_best)
@@ -66,6 +68,7 @@ def test_bad_scores_rank_worst_whichever_way(
     mostly_slow(itertools.product([None, NAN], ["max", "min"]), everyday=[(None, "max"), (NAN, "min")]),
 )
 def test_without_any_usable_score_the_newest_are_kept(lab: Laboratory, order: str, score: float | None) -> None:
+    """F3."""
     result = _with_scores(lab, [score] * 5, checkpoint_score_order=order).fit()
     check_run(result.path, result=result, iterations=5, attempts=1)
     assert [checkpoint.to_dict()["iteration"] for checkpoint, _ in result.best_checkpoints] == [4, 5]
@@ -74,6 +77,8 @@ def test_without_any_usable_score_the_newest_are_kept(lab: Laboratory, order: st
 
 
 def test_nested_score_ranks_checkpoints(lab: Laboratory) -> None:
+    """F3."""
+
     def loop() -> None:
         for iteration, value in enumerate([3.0, 1.0, 2.0], 1):
             session.report({"evaluation": {"loss": value}}, checkpoint=Checkpoint.from_dict({"iteration": iteration}))
@@ -90,6 +95,8 @@ def test_nested_score_ranks_checkpoints(lab: Laboratory) -> None:
 
 
 def test_score_that_is_not_a_number_is_rejected(lab: Laboratory) -> None:
+    """F3."""
+
     def loop() -> None:
         session.report({"score": "good"}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
 
@@ -133,6 +140,8 @@ class Holder:
 def test_config_that_cannot_be_pickled_names_the_entry(
     lab: Laboratory, make: Callable[[], dict[str, Any]], path: str
 ) -> None:
+    """F4."""
+
     def loop(config: dict[str, Any]) -> None:
         Marks(config["marks"]).say("started")
 
@@ -148,6 +157,7 @@ def test_config_that_cannot_be_pickled_names_the_entry(
 
 
 def test_function_that_cannot_be_pickled_names_the_variable(lab: Laboratory) -> None:
+    """F4."""
     captured_lock = threading.Lock()
 
     def loop() -> None:
@@ -175,6 +185,7 @@ def _garbage_manifest(directory: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_corrupt, _other_version, _garbage_manifest])
 def test_resuming_from_a_damaged_checkpoint_is_refused(lab: Laboratory, damage: Callable[[Path], None]) -> None:
+    """F9."""
     lab.succeed(lab.plan(iterations=1))
     (directory,) = committed_checkpoints(lab.trial_dir)
     damage(directory)
@@ -195,6 +206,7 @@ def test_resuming_from_a_damaged_checkpoint_is_refused(lab: Laboratory, damage: 
 
 @pytest.mark.parametrize("content", [None, "file", "empty"])
 def test_restoring_a_foreign_directory_is_refused(lab: Laboratory, content: str | None) -> None:
+    """F9."""
     place = lab.root / "foreign"
     if content is not None:
         place.mkdir()
@@ -207,11 +219,13 @@ def test_restoring_a_foreign_directory_is_refused(lab: Laboratory, content: str 
 
 @pytest.mark.parametrize("name", ["a/b", "../x", "/abs", "", ".", "..", ".leading", "x" * 300, "nul\0", "new\nline"])
 def test_names_that_cannot_be_a_directory_are_rejected(name: str) -> None:
+    """F10."""
     with pytest.raises(ConfigError):
         RunConfig(name=name)
 
 
 def test_unicode_name_is_normalised(lab: Laboratory) -> None:
+    """F10."""
     decomposed = unicodedata.normalize("NFD", "größe-ü")
     result = lab.trainer(lambda: session.report({"iteration": 1}), name=decomposed).fit()
     check_run(result.path, result=result, iterations=1)
@@ -220,7 +234,7 @@ def test_unicode_name_is_normalised(lab: Laboratory) -> None:
 
 @pytest.mark.parametrize("kind", mostly_slow(["unicode and spaces", "not UTF-8", "deep"], everyday=["not UTF-8"]))
 def test_awkward_storage_paths_work(lab: Laboratory, kind: str) -> None:
-    """In a driver whose locale knows only ASCII."""
+    """F11: In a driver whose locale knows only ASCII."""
     base = os.fsencode(lab.root)
     if kind == "unicode and spaces":
         place = os.path.join(base, "größe ∑ 数据".encode(), b"with  space'\"$(x)")
@@ -271,6 +285,7 @@ UNGUARDED = """
 
 @pytest.mark.parametrize("way", mostly_slow(["script", "stdin", "command"], everyday=["script"]))
 def test_programs_need_no_main_guard(lab: Laboratory, way: str) -> None:
+    """F13."""
     source = textwrap.dedent(UNGUARDED)
     script = lab.root / "my script.py"
     script.write_text(source)
@@ -290,7 +305,7 @@ def test_programs_need_no_main_guard(lab: Laboratory, way: str) -> None:
 
 
 def test_functions_of_a_notebook_cell_work(lab: Laboratory) -> None:
-    """Cells are compiled from a name that is no file, into the namespace of __main__."""
+    """F13: Cells are compiled from a name that is no file, into the namespace of __main__."""
     notebook = lab.root / "notebook.py"
     notebook.write_text(
         f"source = {textwrap.dedent(UNGUARDED)!r}\nexec(compile(source, '<ipython-input-1-abc>', 'exec'), globals())\n"
@@ -301,6 +316,8 @@ def test_functions_of_a_notebook_cell_work(lab: Laboratory) -> None:
 
 
 def test_local_functions_and_classes_work(lab: Laboratory) -> None:
+    """F13."""
+
     class Model:
         weight = 7
 

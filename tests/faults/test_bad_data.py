@@ -80,6 +80,8 @@ EMPTY: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("kind", mostly_slow(EMPTY, everyday=["none pass a filter"]))
 def test_an_empty_dataset_gives_nothing_or_is_refused(kind: str, tmp_path: Path) -> None:
+    """G1."""
+
     def count_batches() -> None:
         session.report({"ids": [1 for _ in session.get_dataset_shard("train").iter_batches()]})
 
@@ -91,6 +93,7 @@ def test_an_empty_dataset_gives_nothing_or_is_refused(kind: str, tmp_path: Path)
 
 
 def test_three_rows_for_four_workers() -> None:
+    """G2."""
     assert given(paceline.data.range(3), workers=4, dataset_config=ALL) == [[0], [1], [2], []]
     with pytest.raises(DataError, match=r"\b3 row.*\b4 workers"):
         trainer(paceline.data.range(3), workers=4).fit()
@@ -116,7 +119,7 @@ def reduce_every_batch(config: dict[str, Any]) -> None:
 
 
 def test_equal_shares_let_a_collective_run_in_every_batch() -> None:
-    """101 rows for 2 workers with batches of 10: uneven shares would be 51 and 50 rows, 6 batches and 5."""
+    """G3: 101 rows for 2 workers with batches of 10: uneven shares would be 51 and 50 rows, 6 batches and 5."""
     result = trainer(
         paceline.data.range(101), loop=reduce_every_batch, config={"batch_size": 10}, kind=TorchTrainer
     ).fit()
@@ -150,6 +153,7 @@ def damaged(tmp_path: Path) -> str:
 
 
 def test_a_corrupt_row_group_is_named_with_its_file_and_rank(damaged: str) -> None:
+    """G4."""
     error = failure(paceline.data.read_parquet(damaged))
     assert error.root_cause is not None
     assert error.root_cause.rank == 1  # files 5 to 9 are rank 1's
@@ -164,6 +168,7 @@ def test_a_corrupt_row_group_is_named_where_all_rows_are_read_before_training(da
 
 @pytest.mark.parametrize("shuffle", mostly_slow([None, "blocks", "rows"], everyday=[None]))
 def test_skipped_rows_are_counted_in_the_warnings(damaged: str, shuffle: Any) -> None:
+    """G4."""
     dataset = paceline.data.read_parquet(damaged, on_error="skip")
     result = trainer(dataset, dataset_config=DataConfig(uneven="all", shuffle=shuffle)).fit()
     seen = sorted(number for metrics in result.rank_metrics.values() for number in metrics["ids"])
@@ -192,6 +197,7 @@ def change_then_read(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("how", mostly_slow(["deleted", "shorter", "written again"], everyday=["written again"]))
 def test_a_file_that_changed_since_it_was_listed_is_named(tmp_path: Path, how: str) -> None:
+    """G6."""
     data = tmp_path / "data"
     data.mkdir()
     paths = parquet_files(data, files=4)

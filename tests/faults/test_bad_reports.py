@@ -74,6 +74,8 @@ class Colour(enum.Enum):
 
 
 def test_values_are_converted_to_plain_ones(lab: Laboratory) -> None:
+    """F6."""
+
     def loop(config: dict[str, Any]) -> None:
         import numpy as np
 
@@ -183,6 +185,8 @@ BAD_DIRECTORIES = [_save_missing, _save_file, _save_dangling_link, _save_pipe, _
 
 @pytest.mark.parametrize("make", mostly_slow(BAD_DIRECTORIES, everyday=[_save_dangling_link, _save_trial_dir]))
 def test_directories_that_cannot_be_a_checkpoint_are_rejected(lab: Laboratory, make: Callable[[Path], Path]) -> None:
+    """F8."""
+
     def loop(config: dict[str, Any]) -> None:
         session.report({"iteration": 1}, checkpoint=Checkpoint.from_dict({"iteration": 1}))
         place = Path.cwd() / "place"
@@ -247,7 +251,7 @@ def test_the_users_keys_win_over_those_that_are_filled_in(lab: Laboratory) -> No
 
 
 def test_content_is_captured_before_report_returns(lab: Laboratory) -> None:
-    """One directory again and again, inside the run's own directory; removed at the end; empty in between."""
+    """F8: One directory again and again, inside the run's own directory; removed at the end; empty in between."""
 
     def loop() -> None:
         import shutil
@@ -279,6 +283,8 @@ def test_report_outside_a_session_warns() -> None:
 
 
 def test_report_from_a_thread_counts(lab: Laboratory) -> None:
+    """F12."""
+
     def loop() -> None:
 
         for iteration in (1, 2):
@@ -291,7 +297,7 @@ def test_report_from_a_thread_counts(lab: Laboratory) -> None:
 
 
 def test_report_from_a_child_process_is_rejected(lab: Laboratory) -> None:
-    """A forked child (as a DataLoader has) is told its pid; the run itself goes on."""
+    """F12: A forked child (as a DataLoader has) is told its pid; the run itself goes on."""
 
     def loop(config: dict[str, Any]) -> None:
         session.report({"iteration": 1})
@@ -313,6 +319,8 @@ def test_report_from_a_child_process_is_rejected(lab: Laboratory) -> None:
 
 
 def test_report_after_the_function_returned_is_rejected(lab: Laboratory) -> None:
+    """F12."""
+
     def loop(config: dict[str, Any]) -> None:
         import atexit
 
@@ -334,11 +342,14 @@ def test_report_after_the_function_returned_is_rejected(lab: Laboratory) -> None
 
 
 def test_empty_report_is_a_row(lab: Laboratory) -> None:
+    """F14."""
     result = lab.trainer(lambda: session.report({})).fit()
     check_run(result.path, result=result, iterations=1)
 
 
 def test_rank_zero_is_the_row_and_the_others_are_kept_beside_it(lab: Laboratory) -> None:
+    """F14."""
+
     def loop() -> None:
         rank = session.get_world_rank()
         for iteration in (1, 2):

@@ -53,6 +53,7 @@ def orphan(killed: Laboratory, lab: Laboratory) -> Laboratory:
 @pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("repeats", [1, long_run(rounds(10))])
 def test_killed_driver_leaves_nothing_and_its_run_continues(lab: Laboratory, repeats: int) -> None:
+    """C1."""
     for repeat in range(repeats):
         turn = Laboratory(lab.root / f"turn_{repeat}")
         daemons = [Action("daemons", 3, rank, str(turn.marks.directory)) for rank in range(4)]
@@ -96,6 +97,7 @@ def test_what_a_driver_killed_with_its_warden_left_is_ended_by_the_next(lab: Lab
 
 
 def test_journal_torn_within_its_last_record_is_read(orphan: Laboratory) -> None:
+    """C2."""
     trial_dir = orphan.trial_dir
     journal = trial_dir / "journal.jsonl"
     whole = journal.read_bytes()
@@ -116,6 +118,7 @@ CUTS = [1, 2, 10, 50, "last record", "two records", "inside the record before"]
 
 @pytest.mark.parametrize("cut", mostly_slow(CUTS, everyday=[10, "two records", "inside the record before"]))
 def test_torn_journal_is_continued(orphan: Laboratory, cut: int | str) -> None:
+    """C2."""
     journal = orphan.trial_dir / "journal.jsonl"
     whole = journal.read_bytes()
     starts = [0, *[place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]]
@@ -136,6 +139,7 @@ DEATHS = {
 @pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("death", mostly_slow(DEATHS, everyday=["segmentation fault"]))
 def test_run_continues_after_its_driver_died_in_a_callback(lab: Laboratory, death: str) -> None:
+    """C3."""
     statement, status = DEATHS[death]
     in_lockstep = {"keep_all_ranks": True}
     plan = lab.plan(Action("daemons", 2, 1, str(lab.marks.directory)), checkpoints=in_lockstep)
@@ -160,7 +164,7 @@ def test_run_continues_after_its_driver_died_in_a_callback(lab: Laboratory, deat
 
 
 def test_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -> None:
-    """A death signal tied to a thread would kill them when that thread ends."""
+    """C3: A death signal tied to a thread would kill them when that thread ends."""
     plan = lab.plan(iterations=3)
     script = """
         import sys, threading
@@ -188,6 +192,7 @@ def test_workers_outlive_the_thread_that_started_their_engine(lab: Laboratory) -
 
 @pytest.mark.usefixtures("fault_engine")
 def test_second_driver_on_one_trial_is_refused(lab: Laboratory) -> None:
+    """C8."""
     plan = lab.plan(*waiting(lab, 4))
     with lab.drive(plan) as driver:
         lab.marks.wait("action", 2, do="wait")
@@ -220,6 +225,7 @@ def test_what_the_other_driver_wrote_before_it_let_go_is_seen(lab: Laboratory, m
 
 
 def test_lock_of_a_dead_driver_is_taken_over(orphan: Laboratory) -> None:
+    """C8."""
     lock = orphan.trial_dir / "lock"
     assert lock.exists()
     stale = json.loads(lock.read_text())

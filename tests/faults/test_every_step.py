@@ -62,7 +62,7 @@ KEEP = 2
 def test_run_continues_after_a_worker_died_at(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch, point: str, times: int, rank: int
 ) -> None:
-    """Both ranks stage files here, so both pass every step."""
+    """A5: Both ranks stage files here, so both pass every step."""
     [(name, spec)] = fault(point, rank=rank, attempt=0, times=times).items()
     monkeypatch.setenv(name, spec)
     plan = lab.plan(
@@ -75,6 +75,7 @@ def test_run_continues_after_a_worker_died_at(
 
 @pytest.mark.parametrize(("point", "times"), mostly_slow(DRIVER_STEPS, everyday=EVERYDAY_DRIVER_STEPS))
 def test_run_is_restored_after_its_driver_died_at(lab: Laboratory, point: str, times: int) -> None:
+    """A5."""
     plan = lab.plan(iterations=5, checkpoints={"num_to_keep": KEEP})
     with lab.drive(plan, env=fault(point, rank="driver", times=times)) as driver:
         assert driver.wait() == -signal.SIGKILL, f"the driver never came to {point}"

@@ -59,7 +59,7 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_each_row_once_through_kills_and_two_one_three_workers(parquet: str, tmp_path: Path) -> None:
-    """An epoch of 10,007 rows takes 13 reports of two workers. The first two runs stop within epoch 0."""
+    """G5: An epoch of 10,007 rows takes 13 reports of two workers. The first two runs stop within epoch 0."""
     dataset = paceline.data.read_parquet(parquet)
     settings: dict[str, Any] = {"dataset_config": ALL, "root": tmp_path, "batch_size": 200}
     first = told_trainer(dataset, workers=2, stop_at=7, kills=random_kills(1, range(2, 7), 2), **settings).fit()
@@ -211,6 +211,7 @@ class KillsAtAnyMoment(Callback):
 def test_each_row_once_though_any_worker_dies_at_any_moment(
     parquet: str, tmp_path: Path, uneven: Any, shuffle: str
 ) -> None:
+    """G5."""
     dataset = paceline.data.read_parquet(parquet)
     config = DatasetConfig(
         split=True,

@@ -68,6 +68,7 @@ def framework(request: pytest.FixtureRequest) -> ShortBackendContract:
 def test_the_rank_that_ended_is_the_cause_and_its_peer_the_echo(
     framework: ShortBackendContract, tmp_path: Path
 ) -> None:
+    """A9."""
     is_imported_anew = isinstance(framework, (frameworks.TestTensorflow, frameworks.TestHorovodTensorflowInFull))
     ways = FEWER_WAYS if is_imported_anew else WAYS
     experiment = BackendExperiment(framework, tmp_path)

@@ -18,6 +18,8 @@ from tests.faults.laboratory import Laboratory
 
 @pytest.mark.usefixtures("fault_engine")
 def test_no_progress_is_an_error_when_asked_for(lab: Laboratory) -> None:
+    """B1."""
+
     def loop(config: dict[str, Any]) -> None:
         session.report({"iteration": 1})
         if session.get_world_rank() == 1:
@@ -84,11 +86,13 @@ def test_a_rank_that_reported_before_a_retry_may_not_hang_after_it(lab: Laborato
     ],
 )
 def test_unresponsive_worker_is_the_cause(lab: Laboratory, action: Action) -> None:
+    """B2."""
     lab.fail(lab.plan(action, failures={"heartbeat_timeout_s": 1.5}), {"rank": 1, "kind": "unresponsive"})
 
 
 @pytest.mark.usefixtures("fault_engine")
 def test_unresponsive_worker_is_retried(lab: Laboratory) -> None:
+    """B2."""
     plan = lab.plan(Action("signal", 3, 1, signal.SIGSTOP), failures={"heartbeat_timeout_s": 1.5, "max_failures": 1})
     lab.succeed(plan, attempts=2)
 
@@ -96,6 +100,8 @@ def test_unresponsive_worker_is_retried(lab: Laboratory) -> None:
 @pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("short", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laboratory, short: int) -> None:
+    """B3."""
+
     def loop(config: dict[str, Any]) -> None:
         rank = session.get_world_rank()
         for iteration in range(1, 5 if rank == config["short"] else 6):
@@ -113,6 +119,8 @@ def test_unequal_report_counts_are_told_as_soon_as_a_rank_finished(lab: Laborato
 
 @pytest.mark.usefixtures("fault_engine")
 def test_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
+    """B4."""
+
     def loop() -> None:
         if session.get_world_rank() == 0:
             for iteration in range(1, 4):
@@ -125,6 +133,7 @@ def test_reports_of_rank_zero_alone_are_accepted(lab: Laboratory) -> None:
 
 @pytest.mark.usefixtures("fault_engine")
 def test_worker_that_does_not_stop_is_killed_and_the_run_succeeds(lab: Laboratory) -> None:
+    """B7."""
     plan = lab.plan(
         Action("block", 3, 1), iterations=10, every=0, stop={"training_iteration": 4}, failures={"stop_grace_s": 0.5}
     )
@@ -179,6 +188,7 @@ def module_that_never_loads(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("module_that_never_loads")
 def test_hang_while_preloading_names_the_module(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9."""
     monkeypatch.setenv("PACELINE_ENGINE", "local")  # An earlier test may have connected to Ray.
     trainer = lab.trainer(
         lambda: None,
@@ -193,6 +203,7 @@ def test_hang_while_preloading_names_the_module(lab: Laboratory, monkeypatch: py
 
 @pytest.mark.usefixtures("fault_engine", "module_that_never_loads")
 def test_hang_while_the_function_is_loaded_names_the_rank(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B9."""
     monkeypatch.setenv("LOADED_BY_THE_TEST", "yes")
     import module_that_never_loads  # type: ignore[import-not-found]
 

@@ -35,6 +35,7 @@ def continue_run(lab: Laboratory, plan: ScriptPlan, more: int = 3) -> Result:
 
 
 def test_one_interrupt_stops_all_ranks_at_one_report(lab: Laboratory) -> None:
+    """C4."""
     plan = lab.plan(iterations=FOREVER, every=5, checkpoints={"num_to_keep": 2})
     with lab.drive(plan) as driver:
         lab.marks.wait("saved", 2, rank=0)
@@ -98,6 +99,7 @@ def test_worker_that_dies_while_the_run_stops_is_not_waited_for(lab: Laboratory)
 
 
 def test_second_interrupt_does_not_wait(lab: Laboratory) -> None:
+    """C5."""
     plan = lab.plan(Action("block", 4, 1), iterations=FOREVER, failures={"stop_grace_s": 600.0}, verbose=1)
     with lab.drive(plan) as driver:
         lab.marks.wait("action", do="block")
@@ -164,7 +166,7 @@ DRIVER_STEPS = ["before_commit_rename", "after_commit_rename", "before_ack", "be
 
 @pytest.mark.parametrize("point", mostly_slow(DRIVER_STEPS, everyday=["after_commit_rename"]))
 def test_run_continues_after_an_interrupt_while_the_driver_commits_or_deletes(lab: Laboratory, point: str) -> None:
-    """The driver stops itself exactly there; the interrupt is the first thing it finds on waking."""
+    """C6: The driver stops itself exactly there; the interrupt is the first thing it finds on waking."""
     plan = lab.plan(iterations=FOREVER, checkpoints={"num_to_keep": 1})
     with lab.drive(plan, env=fault(point, "stop", rank="driver", times=2)) as driver:
         at_the_point = process(driver.pid)
@@ -247,6 +249,7 @@ class GateConfig(BackendConfig):
 
 @pytest.mark.parametrize("attempt", mostly_slow([1, 2], everyday=[2]))
 def test_run_continues_after_an_interrupt_while_a_group_starts(lab: Laboratory, attempt: int) -> None:
+    """C6."""
     plan = lab.plan(Action("exit", 3, 1, 9), failures={"max_failures": 3})
     script = lab.root / "script.py"
     script.write_text(
@@ -282,6 +285,7 @@ def test_hangup_and_termination_leave_a_run_that_can_be_continued(lab: Laborator
 
 @pytest.mark.slow
 def test_nohup_is_respected(lab: Laboratory) -> None:
+    """C9."""
     plan = lab.plan(*[Action("wait", 3, rank, str(lab.marks.directory)) for rank in (0, 1)])
     with lab.drive(plan, prefix=("nohup",)) as driver:
         lab.marks.wait("action", 2, do="wait")
@@ -293,6 +297,7 @@ def test_nohup_is_respected(lab: Laboratory) -> None:
 
 @pytest.mark.usefixtures("fault_engine")
 def test_signal_handlers_come_back(lab: Laboratory) -> None:
+    """C9."""
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD]
     before = [signal.getsignal(number) for number in numbers]
     lab.succeed(lab.plan(iterations=2))
@@ -304,6 +309,7 @@ def test_signal_handlers_come_back(lab: Laboratory) -> None:
 
 @pytest.mark.usefixtures("fault_engine")
 def test_fit_works_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
+    """C9."""
     results: list[Result] = []
     thread = threading.Thread(target=lambda: results.append(make_trainer(lab.plan(iterations=2)).fit()))
     thread.start()
@@ -321,7 +327,7 @@ def test_fit_works_in_a_thread_and_in_an_event_loop(lab: Laboratory) -> None:
 @pytest.mark.usefixtures("fault_engine")
 @pytest.mark.parametrize("closed", mostly_slow(["stdout", "stderr", "both"], everyday=["both"]))
 def test_run_finishes_though_the_reader_of_its_output_goes_away(lab: Laboratory, closed: str) -> None:
-    """Like ``| head -1``: whoever reads the output has left before the first line is written."""
+    """C10: Like ``| head -1``: whoever reads the output has left before the first line is written."""
     plan = lab.plan(iterations=50, every=0, verbose=3)
     path = plan.save(lab.root / "plan.json")
     reading, writing = os.pipe()

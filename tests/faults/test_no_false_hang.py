@@ -54,6 +54,8 @@ def move_until_sure(marks: str) -> None:
 def test_others_wait_in_a_barrier_for_rank_zero_which_is_behind(
     lab: Laboratory, evaluate: Callable[[str], None]
 ) -> None:
+    """B6."""
+
     def loop(config: dict[str, Any]) -> None:
         import torch.distributed as dist
 
@@ -70,6 +72,8 @@ def test_others_wait_in_a_barrier_for_rank_zero_which_is_behind(
 def test_others_are_behind_while_they_wait_in_a_barrier_for_rank_zero(
     lab: Laboratory, evaluate: Callable[[str], None]
 ) -> None:
+    """B6."""
+
     def loop(config: dict[str, Any]) -> None:
         import torch.distributed as dist
 
@@ -86,7 +90,7 @@ def test_others_are_behind_while_they_wait_in_a_barrier_for_rank_zero(
 
 
 def test_others_wait_in_a_barrier_for_rank_zero_at_the_same_report(lab: Laboratory) -> None:
-    """No rank is behind, and rank 0 computes: not even a warning."""
+    """B6: No rank is behind, and rank 0 computes: not even a warning."""
 
     def loop(config: dict[str, Any]) -> None:
         import torch.distributed as dist
@@ -101,7 +105,7 @@ def test_others_wait_in_a_barrier_for_rank_zero_at_the_same_report(lab: Laborato
 
 
 def test_a_late_first_report(lab: Laboratory) -> None:
-    """Nothing is reported yet, one rank has nothing to do, and the other one sleeps."""
+    """B6: Nothing is reported yet, one rank has nothing to do, and the other one sleeps."""
 
     def loop(config: dict[str, Any]) -> None:
         if session.get_world_rank() == 1:
@@ -113,6 +117,8 @@ def test_a_late_first_report(lab: Laboratory) -> None:
 
 
 def test_the_children_of_a_rank_work_while_it_waits(lab: Laboratory) -> None:
+    """B6."""
+
     def loop(config: dict[str, Any]) -> None:
         from torch.utils.data import DataLoader, Dataset
 
@@ -133,7 +139,7 @@ def test_the_children_of_a_rank_work_while_it_waits(lab: Laboratory) -> None:
 
 
 def test_a_checkpoint_that_is_written_slowly(lab: Laboratory) -> None:
-    """Its rank is idle between two parts, always at the same line."""
+    """B6: Its rank is idle between two parts, always at the same line."""
 
     def loop(config: dict[str, Any]) -> None:
         marks, rank = Marks(config["marks"]), session.get_world_rank()
@@ -185,7 +191,7 @@ class Debugger:
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_rank_with_a_debugger_attached(lab: Laboratory, stops: bool) -> None:
-    """One that stands still, or that is stopped and gives no sign of life."""
+    """B6: One that stands still, or that is stopped and gives no sign of life."""
 
     def loop(config: dict[str, Any]) -> None:
         marks, gate = Marks(config["marks"]), Path(config["marks"], "sure.gate")

@@ -101,7 +101,7 @@ def kill_and_restore(lab: TuneLaboratory, plan: TunePlan, place: str, times: int
     ],
 )
 def test_experiment_continues_after_a_kill_anywhere(tmp_path: Path, searcher: str, at_once: int, seeds: range) -> None:
-    """What Optuna suggests depends on the order in which trials end: with one at a time it is the same again."""
+    """H2: What Optuna suggests depends on the order in which trials end: with one at a time it is the same again."""
     settings: dict[str, Any] = {"searcher": searcher, "at_once": at_once, "trials": TRIALS, "iterations": ITERATIONS}
     reference = TuneLaboratory(tmp_path / "reference")
     wanted = uninterrupted(reference, reference.plan(**settings))

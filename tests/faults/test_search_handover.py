@@ -162,7 +162,7 @@ class PauseAfterEachRow(FIFOScheduler):
 def test_paused_trial_goes_on_from_that_very_row(
     tmp_path: Path, every: int, most_waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process waits. Where too many would, one with a checkpoint of the row ends, and a new one takes it up."""
+    """H8: Its process waits. Where too many would, one with a checkpoint of the row ends, and a new one takes it up."""
     monkeypatch.setattr("paceline.tune.experiment.deciding.MOST_WAITING", most_waiting)
     grid = population(tmp_path, every, scheduler=PauseAfterEachRow(), max_concurrent_trials=1).fit()
     check_population(grid)

@@ -59,6 +59,7 @@ def good_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[s
 def test_other_trials_are_as_without_the_bad_one(
     tmp_path: Path, death: str, good_rows: dict[int, list[dict[str, Any]]]
 ) -> None:
+    """H1."""
     action, kind, word = DEATHS[death]
     lab = TuneLaboratory(tmp_path)
     failures = {"hang_timeout_s": 5.0} if death == "hangs" else {}
@@ -115,7 +116,7 @@ def odd_in_one(config: dict[str, Any]) -> None:
     ),
 )
 def test_trial_without_a_usable_metric_does_not_end_the_search(tmp_path: Path, odd: str, rules: str) -> None:
-    """With "max" a NaN could pass for the best, or break a comparison."""
+    """H5: With "max" a NaN could pass for the best, or break a comparison."""
     space: dict[str, Any] = {"number": tune.grid_search([0, 1, 2, 3]), "odd": odd}
     settings: dict[str, Any] = {}
     if rules == "asha":

@@ -55,7 +55,7 @@ def one_experiment(place: Path) -> tuple[Any, Path]:
 
 @pytest.mark.parametrize("step", [64, long_run(max(1, 4 // rounds(1)), seconds=300)])
 def test_journal_cut_at_any_byte_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """At every `step`-th byte, and at the end of every record."""
+    """H3: At every `step`-th byte, and at the end of every record."""
     trainable, root = one_experiment(tmp_path)
     journal = experiment_journal(root)
     whole = journal.read_bytes()

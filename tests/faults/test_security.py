@@ -99,6 +99,7 @@ def failed_dict_run(lab: Laboratory) -> Path:
 
 @pytest.mark.parametrize("name", mostly_slow(STATE_FILES, everyday=EVERYDAY_FILES))
 def test_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed_dict_run: Path, name: str) -> None:
+    """S4."""
     song = lab.root / "song"
     (failed_dict_run / name).write_bytes(cloudpickle.dumps(Canary(song)))
     look_in_every_way(failed_dict_run)
@@ -147,7 +148,7 @@ def test_the_canary_sings(lab: Laboratory, failed_dict_run: Path) -> None:
 
 
 def test_pickle_is_not_even_called(lab: Laboratory, failed_dict_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the driver; restoring, listing and reading results of a sound run."""
+    """S4: In the driver; restoring, listing and reading results of a sound run."""
     called: list[str] = []
     for module in (pickle, cloudpickle):
         for name in ("load", "loads"):
@@ -159,7 +160,7 @@ def test_pickle_is_not_even_called(lab: Laboratory, failed_dict_run: Path, monke
 
 
 def test_nobody_can_connect_to_a_run(lab: Laboratory) -> None:
-    """Channels are inherited pairs: neither driver, warden nor workers have a socket to connect to."""
+    """S8: Channels are inherited pairs: neither driver, warden nor workers have a socket to connect to."""
     waiting = [Action("wait", 3, rank, str(lab.marks.directory)) for rank in (0, 1)]
     with lab.drive(lab.plan(*waiting)) as driver:
         lab.marks.wait("action", 2, do="wait")
@@ -197,6 +198,7 @@ def test_torch_listens_on_loopback_only(lab: Laboratory) -> None:
 
 
 def test_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
+    """S11."""
     before = os.umask(0)
     try:
         result = lab.succeed(lab.plan())
@@ -215,6 +217,7 @@ def test_a_careless_umask_opens_nothing(lab: Laboratory) -> None:
 
 
 def test_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> None:
+    """S11."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "trial").symlink_to(elsewhere)
@@ -225,6 +228,7 @@ def test_a_link_in_place_of_the_trial_directory_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
 def test_a_foreign_directory_is_refused(tmp_path: Path) -> None:
+    """S11."""
     foreign = tmp_path / "trial"
     foreign.mkdir()
     os.chown(foreign, 65534, 65534)

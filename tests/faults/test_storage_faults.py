@@ -42,7 +42,7 @@ except TrainingFailedError as error:
 
 
 def test_full_disk_ends_the_run_once_with_the_older_checkpoints_intact(lab: Laboratory) -> None:
-    """The fourth checkpoint of 2 MB does not fit; trying again could not help, so it is not tried."""
+    """E1: The fourth checkpoint of 2 MB does not fit; trying again could not help, so it is not tried."""
     needs(MOUNT_SMALL, lab.storage)
     plan = lab.plan(payload=MEGABYTE, failures={"max_failures": 3})
     script = lab.root / "script.py"
@@ -59,6 +59,7 @@ def test_full_disk_ends_the_run_once_with_the_older_checkpoints_intact(lab: Labo
 
 
 def test_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
+    """E4."""
     needs(MOUNT_READ_ONLY, lab.storage)
     with lab.drive(lab.plan(), prefix=(*MOUNT_READ_ONLY, str(lab.storage))) as driver:
         assert driver.wait() == 1
@@ -69,6 +70,7 @@ def test_read_only_storage_is_refused_before_a_worker_starts(lab: Laboratory) ->
 
 
 def test_forbidden_storage_is_refused_before_a_worker_starts(lab: Laboratory) -> None:
+    """E4."""
     lab.storage.mkdir()
     lab.storage.chmod(0o555)
     with lab.drive(lab.plan(), prefix=PREFIX) as driver:
@@ -90,6 +92,7 @@ FILES = ["nested/weights.bin", "rank_0.bin", "state.json", "MANIFEST.json"]
     mostly_slow([(file, damage) for file in FILES for damage in DAMAGES], everyday=[*zip(FILES, DAMAGES, strict=True)]),
 )
 def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(lab: Laboratory, file: str, damage: str) -> None:
+    """E6."""
     with chaos(corrupt_checkpoint={"step": 4, "file": file, "how": damage}, fail={"rank": 0, "step": 5}):
         make_trainer(lab.plan()).fit(raise_on_error=False)
     newest = lab.trial_dir / "checkpoint_000003"
@@ -100,6 +103,7 @@ def test_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(lab: Laborat
 
 
 def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory) -> None:
+    """E6."""
     with chaos(corrupt_checkpoint={"file": "nested/*", "times": 4}, fail={"rank": 0, "step": 5}) as faults:
         make_trainer(lab.plan()).fit(raise_on_error=False)
     assert len(faults.fired) == 1 + 4
@@ -116,6 +120,7 @@ def test_without_a_valid_checkpoint_the_damaged_ones_are_named(lab: Laboratory) 
 
 @pytest.mark.parametrize("flips", [60, long_run(rounds(2000), seconds=300)])
 def test_every_flipped_bit_and_every_cut_is_found(lab: Laboratory, flips: int) -> None:
+    """E6."""
     lab.succeed(lab.plan(iterations=1))
     (checkpoint,) = committed_checkpoints(lab.trial_dir)
     verify(checkpoint)
@@ -155,7 +160,7 @@ KEEP = 2
     ],
 )
 def test_best_and_newest_checkpoints_survive_kills_at_random_moments(lab: Laboratory, kills: int, order: str) -> None:
-    """Whenever the driver dies: the best ones and the newest are there, whole, and the run goes on."""
+    """E8: Whenever the driver dies: the best ones and the newest are there, whole, and the run goes on."""
     dice = random.Random(kills)
     plan = lab.plan(
         iterations=1_000_000,
@@ -187,6 +192,8 @@ def test_best_and_newest_checkpoints_survive_kills_at_random_moments(lab: Labora
 
 @pytest.mark.usefixtures("fault_engine")
 def test_ranks_that_save_different_files_under_one_name_are_refused(lab: Laboratory) -> None:
+    """E15."""
+
     def loop() -> None:
         for name in ("its own", "shared"):
             place = Path.cwd() / name

@@ -27,6 +27,7 @@ LOCKSTEP = {"keep_all_ranks": True}
 
 
 def test_exit_code_is_the_cause(lab: Laboratory) -> None:
+    """A1."""
     plan = lab.plan(Action("exit", 5, argument=3), checkpoints=LOCKSTEP)
     error = lab.fail(plan, {"rank": 1, "kind": "exit", "exit_code": 3})
     assert error.result is not None
@@ -35,11 +36,13 @@ def test_exit_code_is_the_cause(lab: Laboratory) -> None:
 
 
 def test_exit_zero_without_a_result_is_no_success(lab: Laboratory) -> None:
+    """A2."""
     lab.fail(lab.plan(Action("exit at once", 3, argument=0)), {"rank": 1, "kind": "premature_exit"})
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_worker_is_retried_from_the_newest_checkpoint(lab: Laboratory, rank: int) -> None:
+    """A3."""
     plan = lab.plan(every=2, iterations=8, failures={"max_failures": 1}, checkpoints=LOCKSTEP)
     with chaos(kill={"rank": rank, "step": 5}):
         result = lab.succeed(plan, attempts=2)
@@ -56,6 +59,7 @@ def test_signal_is_named(lab: Laboratory) -> None:
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_killed_between_checkpoint_write_and_ack(lab: Laboratory, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """A4."""
     [(name, spec)] = fault("after_stage_manifest", rank=rank, attempt=0, times=3).items()
     monkeypatch.setenv(name, spec)
     plan = lab.plan(failures={"max_failures": 1}, checkpoints=LOCKSTEP)
@@ -66,6 +70,7 @@ def test_killed_between_checkpoint_write_and_ack(lab: Laboratory, monkeypatch: p
 
 
 def test_segmentation_fault_shows_its_stack(lab: Laboratory) -> None:
+    """A6."""
     error = lab.fail(lab.plan(Action("segfault", 3, 0)), {"rank": 0, "kind": "signal", "signal": signal.SIGSEGV})
     assert error.root_cause is not None
     assert "counting_loop" in error.root_cause.traceback
@@ -114,6 +119,7 @@ def raise_huge(_: dict[str, Any]) -> None:
     ],
 )
 def test_awkward_exceptions_arrive_as_text(lab: Laboratory, loop: Any, name: str) -> None:
+    """A8."""
     error = lab.failure_of(loop)
     cause = error.root_cause
     assert cause is not None
@@ -128,6 +134,7 @@ def test_awkward_exceptions_arrive_as_text(lab: Laboratory, loop: Any, name: str
 
 @pytest.mark.slow
 def test_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Laboratory) -> None:
+    """A9."""
     pytest.importorskip("torch")
     from paceline.train.torch import TorchTrainer
 
@@ -160,7 +167,7 @@ def test_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Laborator
 
 @pytest.mark.parametrize("repeats", [3, long_run(rounds(50))])
 def test_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> None:
-    """Ranks 1 and 2 raise 5 ms apart; each error carries the moment, because a busy machine may swap them."""
+    """A10: Ranks 1 and 2 raise 5 ms apart; each error carries the moment, because a busy machine may swap them."""
 
     def loop(config: dict[str, Any]) -> None:
         rank = session.get_world_rank()
@@ -185,6 +192,8 @@ def test_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> 
 
 
 def test_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> None:
+    """A11."""
+
     def loop() -> None:
         import atexit
         import os
@@ -199,6 +208,8 @@ def test_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> No
 
 @pytest.mark.slow  # it has 5 s
 def test_exit_that_hangs_is_killed(lab: Laboratory) -> None:
+    """A11."""
+
     def loop() -> None:
         import atexit
         import signal
@@ -212,6 +223,7 @@ def test_exit_that_hangs_is_killed(lab: Laboratory) -> None:
 
 
 def test_everything_a_killed_worker_started_is_gone(lab: Laboratory) -> None:
+    """A12."""
     with chaos(kill={"rank": 1, "step": 2}):
         lab.fail(lab.plan(Action("daemons", 2, argument=str(lab.marks.directory))), {"rank": 1, "kind": "signal"})
     assert {mark["kind"] for mark in lab.marks.read("daemon")} == {"child", "setsid", "double fork"}
@@ -231,7 +243,7 @@ def test_daemons_of_a_successful_run_are_gone_too(lab: Laboratory) -> None:
 def test_a_function_that_cannot_be_loaded_fails_once(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch, source: str, expected: str
 ) -> None:
-    """The module is fine in the driver and broken by the time the workers load it."""
+    """A13: The module is fine in the driver and broken by the time the workers load it."""
     modules = lab.root / "modules"
     modules.mkdir()
     path = modules / "loop_module.py"

@@ -30,7 +30,7 @@ def place_and_time(seed: int) -> tuple[str, int]:
 
 @pytest.mark.parametrize("seeds", [range(1), long_run(range(100, 100 + rounds(100)), seconds=1200)])
 def test_a_killed_search_is_moved_and_enlarged(tmp_path: Path, seeds: range) -> None:
-    """One trial at a time: then what TPE suggests next does not depend on which trial is faster."""
+    """H4: One trial at a time: then what TPE suggests next does not depend on which trial is faster."""
     reference = TuneLaboratory(tmp_path / "reference")
     make_tuner(reference.plan(**{**SETTINGS, "trials": MORE})).fit()
     wanted = configurations(reference.experiment)

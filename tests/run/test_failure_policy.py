@@ -73,6 +73,7 @@ def test_without_an_engine_there_is_no_retry() -> None:
 
 @pytest.mark.parametrize("kind", ["exception", "node_lost"])
 def test_the_first_retry_is_immediate_and_later_ones_wait_while_there_is_no_progress(kind: FailureKind) -> None:
+    """A14."""
     decisions = [decide_retry(WITHOUT_LIMIT, stuck(count, kind)) for count in range(1, 12)]
     delays = [decision.delay_s for decision in decisions if isinstance(decision, Retry)]
     assert delays == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0, 60.0]

@@ -33,6 +33,7 @@ def listening() -> set[str]:
 
 
 def test_without_options_it_listens_on_loopback_only() -> None:
+    """S1."""
     before = listening()
     running = serve.run(Times(), port=0, blocking=False)
     assert running is not None
@@ -46,6 +47,7 @@ def test_without_options_it_listens_on_loopback_only() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_without_a_token_it_listens_nowhere_else(host: str) -> None:
+    """S1."""
     before = listening()
     with pytest.raises(ConfigError, match=rf"loopback.*{host}.*token"):
         serve.run(Times(), host=host, port=0, token=False, blocking=False)
@@ -69,6 +71,7 @@ def every_route(server: Server) -> list[str]:
 
 @pytest.mark.parametrize("token", [None, "wrong" * 8, TOKEN[:-1], TOKEN + "x"])
 def test_every_route_and_method_needs_the_token(server: Server, token: str | None) -> None:
+    """S2."""
     for path in every_route(server):
         for method in METHODS:
             answer = server.ask(method, path, token=token)
@@ -122,6 +125,7 @@ def test_other_schemes_of_authorization(server: Server) -> None:
 
 @pytest.mark.parametrize("host", ["evil.com", "evil.com:80", "127.0.0.1.evil.com", "localhost.evil.com", "0.0.0.0", ""])
 def test_other_names_of_the_host_are_refused(server: Server, host: str) -> None:
+    """S3."""
     for path in ("/model", "/healthz"):
         assert server.ask("GET", path, headers={"Host": host}).status == 421
 
@@ -133,7 +137,7 @@ def test_names_of_loopback(server: Server, host: str) -> None:
 
 @pytest.mark.parametrize("origin", ["http://evil.com", "null", "http://127.0.0.1:1", "https://localhost", "file://"])
 def test_pages_of_other_origins_are_refused(server: Server, origin: str) -> None:
-    """Also what a browser sends without asking first: a simple POST."""
+    """S3: Also what a browser sends without asking first: a simple POST."""
     for headers in ({}, JSON, {"Content-Type": "text/plain"}):
         answer = server.ask("POST", "/predict", b'[{"x": 1}]', {**headers, "Origin": origin})
         assert answer.status == 403

@@ -26,6 +26,7 @@ def server() -> Iterator[Server]:
 
 
 def test_a_body_of_a_gigabyte_is_refused_by_its_length(server: Server) -> None:
+    """S12."""
     with server.connect() as connection:
         connection.sendall(server.head(1 << 30) + b"-" * 1000)
         answer = read_all(connection)
@@ -89,7 +90,7 @@ def test_late_headers_are_given_up(server: Server, sent: bytes) -> None:
 
 
 def test_headers_that_drip_do_not_keep_a_connection(server: Server) -> None:
-    """Each byte by itself would be in time: the headers as a whole are not."""
+    """S12: Each byte by itself would be in time: the headers as a whole are not."""
     with server.connect() as connection:
         closed = threading.Event()
 
@@ -211,6 +212,8 @@ def test_requests_that_are_sent_ahead_are_answered_in_order(server: Server) -> N
 
 
 def test_nothing_in_a_request_is_unpickled(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S12."""
+
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("something was unpickled")
 

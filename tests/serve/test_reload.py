@@ -165,6 +165,7 @@ def test_a_reload_under_load_drops_nothing(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    """S12."""
     with start(factor_checkpoint(tmp_path / "good", 2.0)) as running:
         server = Server(running)
         assert value(server) == 2.0

@@ -233,6 +233,7 @@ def test_a_trainer_of_ones_own_is_asked_for_its_datasets_again() -> None:
 
 
 def test_changed_code_is_noticed_and_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """C7."""
     path = failed_run(name="changing").path
     with pytest.raises(RestoreError, match="works"):
         DataParallelTrainer.restore(path, works, allow_changed_code=False)

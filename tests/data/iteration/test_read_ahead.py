@@ -108,7 +108,7 @@ def test_pieces_are_parts_of_blocks() -> None:
 def test_a_slow_consumer_bounds_what_is_read(
     threads: int, depth: int, chunks_per_block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each chunk the consumer waits until no thread reads any more: nobody could be slower."""
+    """G7: After each chunk the consumer waits until no thread reads any more: nobody could be slower."""
     source = Counting([chunks_per_block] * 6)
     waiting = Waiting()
     with monkeypatch.context() as patched:
@@ -127,6 +127,7 @@ def test_a_slow_consumer_bounds_what_is_read(
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_an_error_comes_where_its_chunk_would_have_come(threads: int) -> None:
+    """G7."""
     source = Counting([3, 3, 3, 3], broken=2)
     reader = ReadAhead(source, whole(source), ReadRequest(), threads=threads, depth=2)
     seen: list[int] = []

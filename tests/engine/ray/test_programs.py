@@ -68,6 +68,7 @@ def next_said(running: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def test_the_first_line_names_the_cluster_and_who_chose_it(ray_cluster: Any) -> None:
+    """S14."""
     output = output_of("by_variable", RAY_ADDRESS=ray_cluster.address)
     assert said(output) == {"world_size": 2}
     [warning] = [line for line in output.splitlines() if "authentication" in line]
@@ -137,6 +138,7 @@ def test_nothing_is_left_of_a_driver_that_was_killed(ray_cluster: Any) -> None:
 
 
 def test_a_run_that_waits_for_room_says_so_and_can_be_interrupted(ray_cluster: Any) -> None:
+    """J4."""
     with program("wait_for_room", ray_cluster.address) as running:
         assert running.stdout is not None
         shown = ""

@@ -99,6 +99,7 @@ def in_thread(work: Callable[[], object]) -> Callable[[Callable[[], None]], obje
 
 
 def test_a_recorded_conversation_cannot_be_replayed(engine: AgentsEngine, start_group: StartGroup) -> None:
+    """S9."""
     group = start_group()
     recorded: list[bytes] = []
 

@@ -45,6 +45,7 @@ def listening() -> set[str]:
 
 
 def test_without_options_it_listens_on_loopback_with_a_token(made: Path) -> None:
+    """S1."""
     before = listening()
     running = dash(made, blocking=False)
     assert running is not None
@@ -68,6 +69,7 @@ def test_without_a_token_it_listens_nowhere_else(made: Path, host: str) -> None:
 
 @pytest.mark.parametrize("token", [None, "wrong" * 8, TOKEN[:-1], TOKEN + "x"])
 def test_every_route_and_method_needs_the_token(page: Page, token: str | None) -> None:
+    """S2."""
     for path in odd_paths(page):
         for method in METHODS:
             answer = page.ask(method, path, token=token)
@@ -309,6 +311,7 @@ def opened_files() -> Iterator[list[str]]:
 
 
 def test_ids_and_names_are_never_paths(page: Page, made: Path, opened_files: list[str]) -> None:
+    """S7."""
     known = page.id_of("search")
     run = next(path for path, _ in routes(page) if path.endswith("/checkpoints")).rpartition("/")[0]
     id = run.rpartition("/")[2]

@@ -256,6 +256,7 @@ class TestCheckpoints:
         assert (head.status, head.body) == (200, b"")
 
     def test_links_and_odd_files_are_not_sent(self, own_page: Page, tmp_path: Path) -> None:
+        """S7."""
         run = one(own_page, "run", name="good")
         kept = [each for each in own_page.get(f"run/{run['id']}/checkpoints") if each["kept"]]
         secret = tmp_path / "secret"
