@@ -36,6 +36,9 @@ CHECKPOINT_PREPROCESSOR_FILE = ".preprocessor.json"
 CHECKPOINT_DATA_FILE = ".data_state.json"
 CHECKPOINT_MANIFEST_FILE = "MANIFEST.json"
 
+VALIDATION = "validation"
+"""The key of a row below which the metrics of its checkpoint's validation are."""
+
 AUTOFILLED_KEYS = frozenset(
     [
         TRAINING_ITERATION,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paceline.air.preemption import Preemption
     from paceline.air.resources import PlacementGroupFactory
     from paceline.air.timing import BatchClock
+    from paceline.air.validation import ValidationTask
 
 __all__ = [
     "get_checkpoint",
@@ -102,6 +103,7 @@ class SessionProtocol(Protocol):
         metrics: Mapping[str, Any],
         checkpoint: Checkpoint | None = None,
         reduce: Mapping[str, str | tuple[str, float]] | None = None,
+        validation: bool | ValidationTask | None = None,
     ) -> dict[str, float] | None: ...
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -142,7 +144,9 @@ class _OutsideRun:
         self.shards: dict[str, Any] = {}
         self.at_end: list[Callable[[bool], None]] = []
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None, reduce: Any = None) -> None: ...
+    def report(
+        self, metrics: Mapping[str, Any], checkpoint: Any = None, reduce: Any = None, validation: Any = None
+    ) -> None: ...
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None: ...
 
@@ -237,14 +241,16 @@ def report(
     checkpoint: Checkpoint | None = None,
     reduce: Mapping[str, str | tuple[str, float]] | None = None,
     *,
+    validation: bool | ValidationTask | None = None,
     checkpoint_dir_name: str | None = None,
 ) -> dict[str, float] | None:
     """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration.
 
     `reduce` names metrics to be combined over all ranks ("mean", "rms", "sum", "min", "max"): the call
-    then waits for every rank and returns the combined values.
+    then waits for every rank and returns the combined values. `validation` has the checkpoint validated by other
+    workers, as the trainer's ValidationConfig says, while training continues.
     """
-    return report_as("session.report()", metrics, checkpoint, reduce, checkpoint_dir_name)
+    return report_as("session.report()", metrics, checkpoint, reduce, checkpoint_dir_name, validation)
 
 
 def report_as(
@@ -253,6 +259,7 @@ def report_as(
     checkpoint: Checkpoint | None = None,
     reduce: Mapping[str, str | tuple[str, float]] | None = None,
     checkpoint_dir_name: str | None = None,
+    validation: bool | ValidationTask | None = None,
 ) -> dict[str, float] | None:
     """`report()`, by the name that the user knows it under."""
     if checkpoint_dir_name is not None:
@@ -267,7 +274,7 @@ def report_as(
     )
     if reduce is not None and session is not _outside and not isinstance(reduce, Mapping):
         raise MetricError(f"report(reduce={reduce!r}): reduce takes a dict such as {{'loss': 'mean'}}.")
-    return session.report(metrics, checkpoint, reduce)
+    return session.report(metrics, checkpoint, reduce, validation)
 
 
 def meet(called: str, content: bytes | None, outside: object) -> bytes | None:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.air.errors import WorkerFailure
 from paceline.air.faults import fault_point, watched_point
@@ -18,7 +19,7 @@ from paceline.run.decisions import Decision, Stop, StopRequest
 from paceline.run.early_return import waited_in_vain
 from paceline.run.hang_watch import HangWatch, Progress
 from paceline.run.history import RowFiller
-from paceline.run.messages import ASIDES, ForTarget, Question, Report, Terminated
+from paceline.run.messages import ASIDES, ForTarget, FromWorker, Question, Report, Terminated
 from paceline.run.observers import RankState
 from paceline.run.opening import OpenRun
 from paceline.run.preemption import Preempting, signalled
@@ -68,6 +69,7 @@ class AtWork:
             parts.observers,
             self.preempting,
             parts.data.positions(size, start.index) if parts.data.datasets else None,
+            partial(parts.validations.ask, attempt.number),
         )
         self._parts = parts
         self._stop = stop
@@ -170,7 +172,7 @@ class AtWork:
                 self._parts.keeper.received(rank, message, attachments, attempt.reply)
             elif isinstance(message, ForConsole):
                 self.debugger.received(rank, message)
-            else:
+            elif isinstance(message, FromWorker):
                 flow.received(rank, message, attachments)
             if self._fault_at_report is not None and isinstance(message, Report) and rank == 0:
                 self._fault_at_report(step=message.index)

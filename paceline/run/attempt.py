@@ -107,7 +107,6 @@ class Attempt:
         Raises ConfigError for what cannot be placed here, EngineError or WorkerError for
         workers that did not come up; nothing is left running then.
         """
-        faults.role["attempt"] = str(self.number)
         began = time.monotonic()
         try:
             self._group = group = self._engine.start_group(self._placement())
@@ -352,6 +351,17 @@ def _refuse_other_machines(backend: str, places: Sequence[WorkerPlace]) -> None:
             f"{backend} connects workers on the driver's machine only, and the engine has put some on "
             f"{', '.join(elsewhere)}. Use RunConfig(engine='local'), or a trainer that is built on PyTorch."
         )
+
+
+def all_here(group: WorkerGroup) -> bool:
+    """Whether all workers are on the driver's machine."""
+    return all(place.node.is_drivers for place in group.places)
+
+
+def is_seen(path: str, group: WorkerGroup) -> bool:
+    """Whether the workers see a checkpoint on the driver's disk."""
+    is_below = Path(group.placement.directory) in Path(os.path.abspath(path)).parents
+    return group.shares_directory and (is_below or all_here(group))
 
 
 def _original_directory() -> dict[str, str]:

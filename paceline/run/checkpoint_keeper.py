@@ -70,6 +70,8 @@ class CheckpointKeeper:
     warnings: list[str] = field(default_factory=list)
     newest_in_memory: Attachment | None = None
     """The newest checkpoint when checkpoints are not to be written to disk."""
+    awaited: set[int] = field(default_factory=set)
+    """Checkpoints whose validation is pending: they stay until their score is known."""
     _under_way: list[Commit] = field(default_factory=list)
     """Commits that nobody has checked yet, oldest first."""
     _damaged: list[str] = field(default_factory=list)
@@ -199,6 +201,10 @@ class CheckpointKeeper:
     def _take(self, kept: KeptCheckpoint) -> None:
         self._under_way = [commit for commit in self._under_way if commit.kept is not kept]
         self.committed.append(kept)
+        if kept.number not in self.awaited:
+            self._warn_without_score(kept)
+
+    def _warn_without_score(self, kept: KeptCheckpoint) -> None:
         if lacks_score(self.config, kept) and not self._warned_of_score:
             self._warned_of_score = True
             self.warnings.append(
@@ -206,11 +212,24 @@ class CheckpointKeeper:
                 f"checkpoint {kept.number}; such checkpoints rank worst."
             )
 
+    def has(self, number: int) -> bool:
+        """Whether a checkpoint is committed and kept."""
+        return any(kept.number == number for kept in self.committed)
+
+    def validated(self, number: int, metrics: Mapping[str, Any] | None) -> None:
+        """The validation of a checkpoint is over; None: it failed, and there will be no score. Call `retire` next."""
+        self.awaited.discard(number)
+        for place, kept in enumerate(self.committed):
+            if kept.number == number:
+                if metrics is not None:
+                    self.committed[place] = kept = kept.validated(metrics)
+                self._warn_without_score(kept)
+
     # -- retention ------------------------------------------------------------------------
 
     def retire(self, reached: Sequence[int] = ()) -> None:
-        """Delete what is no longer among the kept ones, except the newest, the best, and what ranks may be reading.
-        What another run is copying is deleted afterwards.
+        """Delete what is no longer among the kept ones, except the newest, the best, what ranks may be reading, and
+        what is to be validated. What another run is copying is deleted afterwards.
 
         `reached` is the last report of each rank; with async_save it may have looked when newer ones were in flight.
         """
@@ -220,6 +239,7 @@ class CheckpointKeeper:
         if not self.config.num_to_keep or not self.committed:
             return
         numbers = {kept.number for kept in best(self.config, self.committed)} | {self.committed[-1].number}
+        numbers |= self.awaited
         readable = 1 + (MOST_IN_FLIGHT if self.config.async_save else 0)
         for index in set(reached):
             numbers.update([kept.number for kept in self.committed if kept.iteration <= index][-readable:])

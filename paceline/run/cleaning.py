@@ -20,7 +20,14 @@ from paceline.air.errors import RunLockedError
 from paceline.air.secrets import without_credentials
 from paceline.run.found_runs import add_checkpoints
 from paceline.run.records import CheckpointRetired, Ended, Reached, RunRecords
-from paceline.run.retention import KeptCheckpoint, damaged_numbers, deleted_numbers, ranked, still_kept
+from paceline.run.retention import (
+    KeptCheckpoint,
+    damaged_numbers,
+    deleted_numbers,
+    pending_validations,
+    ranked,
+    still_kept,
+)
 from paceline.storage import lease, lock
 from paceline.storage.commit import delete_tree, to_trash
 from paceline.storage.filesystem import FsspecFilesystem
@@ -153,13 +160,14 @@ def _given_up(records: RunRecords) -> set[int]:
 
 
 def _superfluous(records: RunRecords, kept: list[KeptCheckpoint], keep: int) -> list[KeptCheckpoint]:
-    """All but the best; the newest stays too, because the run continues from it."""
+    """All but the best; the newest stays too, because the run continues from it, and what is still to be validated."""
     config = records.header.checkpoint_config
     numbers = (
         {each.number for each in ranked(config, kept)[max(0, len(kept) - keep) :]} | {kept[-1].number}
         if kept
         else set()
     )
+    numbers |= pending_validations(records).keys()
     return [each for each in kept if each.number not in numbers]
 
 

@@ -24,9 +24,10 @@ from paceline.air.errors import CheckpointError, RestoreError, StorageError, Tra
 from paceline.air.manifest import read_manifest
 from paceline.air.metrics import reported
 from paceline.air.result import Result
+from paceline.air.validation import with_validation
 from paceline.air.words import moment_text
 from paceline.run.found_runs import find_remote_runs, find_run_dirs, is_run, line_for
-from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, RunRecords, identity_of
+from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, RunRecords, Validated, identity_of
 from paceline.run.retention import KeptCheckpoint, best, listed_numbers, still_kept
 from paceline.run.side_files import checkpoint_at
 from paceline.run.spec import TrialIdentity
@@ -104,11 +105,12 @@ def _rank_row(row: Row) -> dict[str, Any]:
 
 def surviving_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The index of each report and its row. Rows are not collected: a long run has millions."""
-    starts = deque(
-        0 if isinstance(record, Header) else record.start_index
-        for record in FORMAT.scan(path, without=ROW)
-        if isinstance(record, Header | AttemptStarted)
-    )
+    starts, validated = deque[int](), dict[tuple[int, int], dict[str, Any]]()
+    for known in FORMAT.scan(path, without=ROW):
+        if isinstance(known, Header | AttemptStarted):
+            starts.append(0 if isinstance(known, Header) else known.start_index)
+        elif isinstance(known, Validated):  # long after its row
+            validated[known.attempt, known.index] = known.metrics
     last_surviving = math.inf
     filler: RowFiller | None = None
     header: Header | None = None
@@ -116,6 +118,8 @@ def surviving_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if isinstance(record, Row):
             if record.rank == 0 and filler is not None and record.index <= last_surviving:
                 metrics = record.reduced or record.metrics
+                if (record.attempt, record.index) in validated:
+                    metrics = with_validation(metrics, validated[record.attempt, record.index])
                 yield record.index, filler.fill(record.index, metrics, record.stamp, record.elapsed)
         elif isinstance(record, Header | AttemptStarted):
             if not starts:  # an attempt of a live run, which began after the first look

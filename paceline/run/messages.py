@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from paceline.air.validation import TakenArguments
 from paceline.run.debug_messages import ForConsole, FromConsole
 from paceline.run.timing import StepTimes
 
@@ -56,6 +57,8 @@ class Report(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Of the steps that ended since the rank's last report that had them."""
     of_all_ranks: bool = False
     """The checkpoint consists of the parts of all ranks."""
+    validation: dict[str, Any] | None = None
+    """The checkpoint is to be validated, with these arguments. Rank 0 says so."""
 
 
 class CheckpointReady(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -110,6 +113,13 @@ class Question(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """... and how long it has waited for answers to questions."""
 
 
+class ValidationReturned(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What the validation function has returned on rank 0 of its workers."""
+
+    metrics: dict[str, Any]
+    finite: bool
+
+
 class Terminated(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The rank's process got a signal that asks it to end."""
 
@@ -154,7 +164,7 @@ ForPreemption = Question | Terminated
 ASIDES = (Question, Warned, Printed, Terminated)
 """What a rank can say again and again without coming any further."""
 FromWorker = Report | CheckpointReady | CheckpointFailed | Warned | Meeting | Finished
-AnyFromWorker = FromWorker | ForTarget | ForPreemption | ForConsole
+AnyFromWorker = FromWorker | ForTarget | ForPreemption | ForConsole | ValidationReturned
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -325,6 +335,12 @@ class SessionSetup(msgspec.Struct, frozen=True, kw_only=True):
     """It is a trial of a search, in which breakpoint() is rejected."""
     post_mortem: bool = False
     """The debugger opens when the train function raises."""
+    validation: TakenArguments | None = None
+    """What the validation function takes; None: checkpoints are not validated."""
+    validation_kwargs: dict[str, Any] = {}
+    """Of a validation worker: what to call the function with."""
+    gives_way: bool = False
+    """It runs at a lower priority than others on its machine."""
     window: int = 1000
     """How many rows a rank may run ahead of the journal."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TextIO
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
 from paceline.air.result import Result
+from paceline.air.validation import with_validation
 from paceline.run.callbacks import CallbackList
 from paceline.run.history import JournalHistory
 from paceline.run.log_times import LogTimes
@@ -61,6 +62,9 @@ class Progress:
     def checkpoint(self, number: int, path: Path | str) -> None:
         """A checkpoint was committed."""
 
+    def validated(self, name: str, index: int, metrics: Mapping[str, Any]) -> None:
+        """The validation of a checkpoint is over."""
+
     def workers(self, ask: Callable[[], list[RankState]]) -> None:
         """Workers are at work; `ask` says how far each is. It may be asked after they have ended, too."""
 
@@ -108,6 +112,8 @@ class Observers:
         self.trial = trial
         self.warnings: list[str] = []
         self.last_row: dict[str, Any] | None = None
+        """With the metrics of its validation, if there are some."""
+        self._last_index = 0
         self._config = config
         self._run_dir = run_dir
         self._shares = callbacks is not None
@@ -194,6 +200,7 @@ class Observers:
             callbacks.on_trial_result(index, self.trial, row)
             callbacks.on_step_end(index)
         self.trial.last_result = self.last_row = row
+        self._last_index = index
         self._new_rows.append(row)
 
     def checkpoint(self, index: int, number: int, checkpoint: Checkpoint) -> None:
@@ -201,6 +208,15 @@ class Observers:
         self.trial.checkpoint = checkpoint
         self._progress.checkpoint(number, checkpoint.path or "memory")
         self._callbacks.on_checkpoint(index, self.trial, checkpoint)
+
+    def validated(self, index: int, name: str, metrics: Mapping[str, Any]) -> None:
+        """The validation of the checkpoint of a row is over. Callbacks do not see its metrics, nor do stoppers."""
+        if self._last_index == index and self.last_row is not None:
+            self.last_row = with_validation(self.last_row, metrics)
+        self._progress.validated(name, index, metrics)
+
+    def note(self, text: str) -> None:
+        self._progress.note(text)
 
     def catch_up(self) -> None:
         """Work off what may lag behind: logged rows in one batch, the workers' output, the display."""

@@ -26,7 +26,7 @@ from paceline.engine.base import Engine, WorkerGroup
 from paceline.engine.choose import announcement
 from paceline.engine.serialization import Pickled
 from paceline.run import run_files
-from paceline.run.attempt import Attempt, SetupOfGroup, StartPoint, pickled_task
+from paceline.run.attempt import Attempt, SetupOfGroup, StartPoint, all_here, is_seen, pickled_task
 from paceline.run.backend import check_threads
 from paceline.run.checkpoint_budget import CheckpointBudget
 from paceline.run.checkpoint_keeper import CheckpointKeeper
@@ -45,6 +45,7 @@ from paceline.run.run_files import RunFiles
 from paceline.run.sizing import workers_of
 from paceline.run.spec import RunSpec, Trial
 from paceline.run.stoppers import make_stopper
+from paceline.run.validations import Validations
 from paceline.storage.outage import OUTAGE_SECONDS
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class OpenRun:
     """The driver was interrupted, or something in it failed."""
     store_wait_s: float | None = None
     """How long a remote store may take at the end; None: as long as it needs."""
+    validations: Validations = field(init=False)
     _given: StartPoint | None = None
     _last_size: int | None = None
     """How many workers the last attempt of this driver had."""
@@ -175,9 +177,9 @@ class OpenRun:
         factory = spec.scaling.with_workers(group.world_size).as_placement_group_factory()
         path, uri = start.path, start.uri
         # Where there is a remote store, workers elsewhere upload to it: the driver would have to do it after them.
-        target = keeper.choose_target(group.shares_directory and (keeper.mirror is None or _all_here(group)))
+        target = keeper.choose_target(group.shares_directory and (keeper.mirror is None or all_here(group)))
         target.prepare(None if path is None else Path(path))
-        if path is not None and not _is_seen(path, group):
+        if path is not None and not is_seen(path, group):
             path = None
             uri = None if start.checkpoint_number is None else target.uri_of(start.checkpoint_number)
         return SessionSetup(
@@ -203,6 +205,7 @@ class OpenRun:
             async_save=config.async_save,
             keep_all_ranks=config.keep_all_ranks,
             score_attribute=config.checkpoint_score_attribute,
+            validation=None if spec.validation is None else spec.validation.config.taken_arguments,
             output_files=spec.run_config.output_files,
             in_search=spec.place is not None,
             post_mortem=spec.run_config.debug == "post_mortem",
@@ -255,6 +258,7 @@ class OpenRun:
         """An attempt is over: what it was committing is settled, and what it left half done is removed."""
         began = time.monotonic()
         self.keeper.settle(self.store_wait_s)
+        self.validations.forget_uncommitted()
         if self.store_wait_s is not None:
             self.store_wait_s = max(0.0, self.store_wait_s - (time.monotonic() - began))
         self.keeper.retire()
@@ -268,17 +272,8 @@ class OpenRun:
             stack.callback(lambda: warnings.extend(self.files.close(self.store_wait_s)))
             stack.callback(self.keeper.close, complete=complete and not self.broken_off)
             stack.callback(self.observers.close)
+            stack.callback(self.validations.close)
         return [*self.keeper.warnings, *warnings]
-
-
-def _all_here(group: WorkerGroup) -> bool:
-    return all(place.node.is_drivers for place in group.places)
-
-
-def _is_seen(path: str, group: WorkerGroup) -> bool:
-    """Whether the workers see a checkpoint on the driver's disk."""
-    is_below = Path(group.placement.directory) in Path(os.path.abspath(path)).parents
-    return group.shares_directory and (is_below or _all_here(group))
 
 
 def _after(newest: KeptCheckpoint, keeper: CheckpointKeeper) -> StartPoint:
@@ -336,13 +331,15 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
         keeper = _keeper(spec, files, engine)
         observers = embedding.observe(spec, files)
         decider = AllDeciders(stop, *_deciders(spec, embedding, files))
+        syncs, is_alone = embedding.shared_sync is None, embedding.in_background is at_once
+        overhead = spec.run_config.checkpoint_config.max_overhead
+        asks = LoopAsks(budget=None if overhead is None else CheckpointBudget(overhead))
+        parts = OpenRun(data, task, files, keeper, observers, decider, history, syncs, is_alone, asks)
+        parts.validations = Validations(spec, engine, parts)
     except BaseException:
         files.close()
         raise
-    syncs, is_alone = embedding.shared_sync is None, embedding.in_background is at_once
-    overhead = spec.run_config.checkpoint_config.max_overhead
-    asks = LoopAsks(budget=None if overhead is None else CheckpointBudget(overhead))
-    return OpenRun(data, task, files, keeper, observers, decider, history, syncs, is_alone, asks)
+    return parts
 
 
 def _deciders(spec: RunSpec, embedding: Embedding, files: RunFiles) -> list[Decider]:

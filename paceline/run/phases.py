@@ -14,4 +14,5 @@ class Phase(enum.Enum):
     RUNNING = "workers are at work"
     ENDING = "workers are going"
     SUSPENDED = "there are no workers, and there will be again"
+    VALIDATING = "the training is over, and checkpoints are still validated"
     DONE = "there is a result"

@@ -91,6 +91,12 @@ class ShownProgress(Progress):
     def checkpoint(self, number: int, path: Path | str) -> None:
         self._checkpoint = Path(path).name or f"checkpoint {number}"
 
+    def validated(self, name: str, index: int, metrics: Mapping[str, Any]) -> None:
+        shown = [f"{key} {value_text(value)}" for key, value in islice(flattened(metrics).items(), _METRICS_IN_A_LINE)]
+        if len(metrics) > _METRICS_IN_A_LINE:
+            shown.append(left_out(len(metrics) - _METRICS_IN_A_LINE))
+        self._display.say(f"{self._name}: validated {name} (iteration {index}): {', '.join(shown)}")
+
     def workers(self, ask: Callable[[], list[RankState]]) -> None:
         self._ask_workers = ask
 

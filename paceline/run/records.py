@@ -155,6 +155,55 @@ class CheckpointRetired(Struct, tag_field="kind", tag="delete", kw_only=True, om
     """"damaged": what is left of it stays for the user to look at."""
 
 
+class ValidationRequested(Struct, tag_field="kind", tag="validate", kw_only=True, omit_defaults=True):
+    """The checkpoint that the row comes with is to be validated. Written before the checkpoint is committed, so that
+    it is known whenever the checkpoint is there."""
+
+    attempt: int
+    index: int
+    number: Number
+    """Of the checkpoint."""
+    time: float
+    kwargs: dict[str, Any] = {}
+
+
+class Validated(Struct, tag_field="kind", tag="validated", kw_only=True):
+    """The metrics of a validation. They belong to the row with this attempt and index, and to its checkpoint."""
+
+    attempt: int
+    index: int
+    number: Number
+    time: float
+    duration_s: float
+    metrics: dict[str, Any]
+    counters: dict[str, Any] = {}
+    """Those of the row by which trackers place it: training_iteration, timesteps_total."""
+
+
+class ValidationFailed(Struct, tag_field="kind", tag="validation_failed", kw_only=True):
+    """A validation failed, and is not tried again."""
+
+    attempt: int
+    index: int
+    number: Number
+    time: float
+    rank: int = 0
+    cause: str = ""
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def in_words(self) -> str:
+        return f"rank {self.rank}: {self.message}"
+
+
+class TrainingEnded(Struct, tag_field="kind", tag="trained", kw_only=True):
+    """The training is over; the run ends when its validations have. A continued run has nothing more to train."""
+
+    attempt: int
+    time: float
+
+
 class AttemptFailed(Struct, tag_field="kind", tag="failure", kw_only=True):
     """The cause of an attempt's failure."""
 
@@ -206,7 +255,19 @@ class Ended(Struct, tag_field="kind", tag="end", kw_only=True):
     """What the user was warned of. Earlier versions did not write it."""
 
 
-Record = Header | AttemptStarted | Row | RanksUsed | CheckpointCommitted | CheckpointRetired | AttemptFailed | Ended
+OfValidation = ValidationRequested | Validated | ValidationFailed
+Record = (
+    Header
+    | AttemptStarted
+    | Row
+    | RanksUsed
+    | CheckpointCommitted
+    | CheckpointRetired
+    | OfValidation
+    | TrainingEnded
+    | AttemptFailed
+    | Ended
+)
 
 FORMAT: RecordFormat[Record] = RecordFormat(Record, VERSION)
 ROW = "row"
@@ -279,6 +340,12 @@ class RunRecords:
         """The configuration that the run was last started with; None if it is not plain data."""
         said = [record.config for record in self if isinstance(record, AttemptStarted)]
         return _last(said, self.settings["config"])
+
+    @property
+    def training_ended(self) -> bool:
+        """The training is over, though validations may not be."""
+        last = [record for record in self if isinstance(record, AttemptStarted | TrainingEnded)][-1:]
+        return bool(last) and isinstance(last[0], TrainingEnded)
 
     @property
     def has_checkpoints(self) -> bool:

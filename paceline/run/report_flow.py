@@ -9,7 +9,7 @@ have reached their file.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,12 @@ class PendingReport:
     in_memory: Attachment | None = None
     """The checkpoint's content, where it is not written to disk."""
     commit: Commit | None = None
+    validation: dict[str, Any] | None = None
+    """With these arguments the checkpoint is to be validated."""
+
+
+AskForValidation = Callable[[int, int, dict[str, Any]], None]
+"""Takes the index of the report, the number of its checkpoint, and the arguments."""
 
 
 class ReportFlow:
@@ -92,7 +98,9 @@ class ReportFlow:
         observers: Observers,
         decider: Decider,
         positions: DataPositions | None = None,
+        ask_for_validation: AskForValidation | None = None,
     ) -> None:
+        """`ask_for_validation` is called before a checkpoint is committed that is to be validated."""
         self.alignment = alignment
         self.to_ranks = Answers(alignment, keeper.newest.number if keeper.newest else None)
         self.problem: AttemptProblem | None = None
@@ -109,6 +117,7 @@ class ReportFlow:
         self._observers = observers
         self._decider = decider
         self._positions = positions
+        self._ask_for_validation = ask_for_validation
         self._stragglers = Stragglers(alignment.world_size)
         self._may_retire = False
         """A checkpoint was committed since the last answers."""
@@ -164,6 +173,8 @@ class ReportFlow:
         elif rank == 0 or gathers:
             pending = self._pending_at(report.index)
             pending.of_all_ranks |= report.of_all_ranks
+            if report.validation is not None:
+                pending.validation = report.validation
             if report.checkpoint is not None:
                 pending.checkpoints[rank] = report.checkpoint
                 pending.in_memory = attachments[0] if attachments else pending.in_memory
@@ -252,6 +263,8 @@ class ReportFlow:
                     self._observers.warn(warning)
                 data = self._positions.take(pending.index)
             assert pending.row is not None
+            if pending.validation is not None and self._ask_for_validation is not None:
+                self._ask_for_validation(pending.index, pending.checkpoints[0].number, pending.validation)
             staged, parts = pending.checkpoints[0], {rank: part for rank, part in pending.checkpoints.items() if rank}
             pending.commit = self._keeper.commit(staged, parts, pending.index, pending.row, data, pending.in_memory)
             pending.state = ReportState.COMMITTING
@@ -386,6 +399,10 @@ class ReportFlow:
         self._journal.flush()
         newest = self._keeper.newest
         return self.to_ranks.take(newest.number if newest else None, self._keeper.newest_in_memory)
+
+    def retire_soon(self) -> None:
+        """Some checkpoint need not stay any longer: a validation has said how good it is."""
+        self._may_retire = True
 
     def after_answers(self) -> None:
         """What can wait until the ranks have gone on: deleting old checkpoints."""

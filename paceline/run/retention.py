@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,15 @@ from paceline.air.config import CheckpointConfig
 from paceline.air.errors import CheckpointCorruptError
 from paceline.air.manifest import read_manifest
 from paceline.air.metrics import nested_get
-from paceline.run.records import CheckpointCommitted, CheckpointRetired, Record
+from paceline.air.validation import with_validation
+from paceline.run.records import (
+    CheckpointCommitted,
+    CheckpointRetired,
+    Record,
+    Validated,
+    ValidationFailed,
+    ValidationRequested,
+)
 
 
 @dataclass(frozen=True)
@@ -24,10 +32,14 @@ class KeptCheckpoint:
     score: float | None
     """The score attribute's value in the checkpoint's own dict."""
     row: Mapping[str, Any]
-    """The row it was reported with."""
+    """The row it was reported with; with the metrics of its validation, once they are there."""
     size: int = 0
     data: Mapping[str, Any] | None = None
     """Where the ranks were in their datasets; known here only for one that is in memory."""
+
+    def validated(self, metrics: Mapping[str, Any]) -> KeptCheckpoint:
+        """The same with the metrics of its validation."""
+        return replace(self, row=with_validation(self.row, metrics))
 
 
 def ranked(config: CheckpointConfig, kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:
@@ -104,13 +116,32 @@ def still_kept(records: Iterable[Record], present: Mapping[int, Path | None]) ->
     checkpoint that was renamed just before its driver died is in no record; its own
     manifest says all that is needed.
     """
-    last_words = _last_words(records)
+    records = list(records)
+    last_words, validated = _last_words(records), validations(records)
     kept = []
     for number in sorted(present):
         record = last_words.get(number) or _record_from_manifest(number, present[number])
         if isinstance(record, CheckpointCommitted):
-            kept.append(KeptCheckpoint(number, record.iteration, record.score, record.row, record.size))
+            found = KeptCheckpoint(number, record.iteration, record.score, record.row, record.size)
+            metrics = validated.get((record.attempt, record.iteration))
+            kept.append(found if metrics is None else found.validated(metrics))
     return kept
+
+
+def pending_validations(records: Iterable[Record]) -> dict[int, ValidationRequested]:
+    """The validations that have neither succeeded nor failed, by the number of their checkpoint, which may be gone."""
+    pending: dict[int, ValidationRequested] = {}
+    for record in records:
+        if isinstance(record, ValidationRequested):
+            pending[record.number] = record
+        elif isinstance(record, Validated | ValidationFailed):
+            pending.pop(record.number, None)
+    return pending
+
+
+def validations(records: Iterable[Record]) -> dict[tuple[int, int], dict[str, Any]]:
+    """The metrics of all validations, by attempt and index of the row they belong to."""
+    return {(each.attempt, each.index): each.metrics for each in records if isinstance(each, Validated)}
 
 
 def _record_from_manifest(number: int, path: Path | None) -> CheckpointCommitted | None:
@@ -123,5 +154,9 @@ def _record_from_manifest(number: int, path: Path | None) -> CheckpointCommitted
     if "iteration" not in facts:
         return None
     return CheckpointCommitted(
-        number=number, iteration=facts["iteration"], score=facts.get("score"), row=facts.get("metrics", {})
+        number=number,
+        iteration=facts["iteration"],
+        attempt=facts.get("attempt", 0),
+        score=facts.get("score"),
+        row=facts.get("metrics", {}),
     )

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from paceline.air import faults
 from paceline.air.errors import ConfigError, EngineError, NoRoomError, StartCancelledError, WorkerError, WorkerFailure
 from paceline.air.result import Result, Status
 from paceline.engine.base import Engine, WorkerGroup
@@ -99,7 +100,9 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """The training has ended well; what remains is the end of its processes."""
+        """The training has ended well; what remains is the end of its processes, and validations."""
+        if self.phase is Phase.VALIDATING:
+            return True
         return self.phase is Phase.ENDING and not self._ending.failures and self._next is None
 
     @property
@@ -120,6 +123,8 @@ class Run:
         """Something that it does in the background may be done."""
         if self.phase is Phase.RUNNING:
             return self._at_work is not None and self._at_work.flow.has_committed
+        if self.phase is Phase.VALIDATING:
+            return self._parts.validations.has_news
         return self.phase in (Phase.LAUNCHING, Phase.ENDING)
 
     @property
@@ -137,13 +142,17 @@ class Run:
         if self.phase is Phase.OPENED:
             self._announce()
         if self._desk is not None:
-            self._desk.look(self._working, self.phase.value, is_over=self.is_over)
+            is_over = self.is_over and self.phase is not Phase.VALIDATING
+            self._desk.look(self._working, self.phase.value, is_over=is_over)
+        self._look_after_validations()
         if self.phase in (Phase.STARTING, Phase.SUSPENDED) and self.stop.pending:
-            self._finish(self.stop.status)
+            self._training_is_over()
         elif self.phase is Phase.STARTING:
             self._start(timeout)
         elif self.phase is Phase.RUNNING:
             decision = self._listen(timeout)
+        elif self.phase is Phase.VALIDATING:
+            self._await_validations(timeout)
         while self._job is not None and self._job.done():
             job, self._job = self._job, None
             if self.phase is Phase.LAUNCHING:
@@ -161,6 +170,8 @@ class Run:
         if parts.files.ended_as == "finished":  # nothing is left to do: the result is what it was
             self._reached.read_back()
             self._conclude(self._reached.result("finished"))
+        elif parts.files.training_ended:
+            self._training_is_over()
 
     def _start(self, timeout: float) -> None:
         delay = self._not_before - time.monotonic()
@@ -194,6 +205,7 @@ class Run:
         if isinstance(following, Restart):
             self._reached.change(following.change)
         self._attempt, setup = self._parts.prepare_attempt(self._reached.spec, size, self.engine, self.stop)
+        faults.role["attempt"] = str(self._attempt.number)
         try:
             self._attempt.start(self._parts.task, setup)
         except StartCancelledError:
@@ -222,7 +234,7 @@ class Run:
             if asked_by := self.stop.asked_by:
                 self._parts.warn(f"A stop was requested from outside, by {asked_by}: no longer waiting for room.")
             self._parts.warn(*self._wind_up())
-            self._finish(self.stop.status)
+            self._training_is_over()
             return
         if isinstance(attempt, WorkerFailure):
             self._end(Ending([attempt]))
@@ -274,7 +286,7 @@ class Run:
         self._sizing.ended()
         self._reached.index = at_work.flow.alignment.last_index[0]
         if self._next is None or self.stop.pending:
-            self._finish(self.stop.status)
+            self._training_is_over()
         else:
             self.phase = Phase.SUSPENDED if isinstance(self._next, Wait) else Phase.STARTING
 
@@ -287,7 +299,7 @@ class Run:
         if isinstance(decision, GiveUp):
             self._finish("failed", self._reached.final_error(decision.reason))
         elif gives_up:
-            self._finish(self.stop.status)
+            self._training_is_over()
         else:
             self._not_before = time.monotonic() + decision.delay_s
             self.phase = Phase.SUSPENDED if waited else Phase.STARTING
@@ -303,7 +315,41 @@ class Run:
         self._parts.clean_up()
         return warnings
 
+    def _look_after_validations(self) -> None:
+        validations = self._parts.validations
+        if validations.look(self.phase, self._working):
+            if self._at_work is not None:
+                self._at_work.flow.retire_soon()
+            else:
+                self._parts.keeper.retire()
+        if validations.failure is not None and not self.stop.pending:
+            self.decided(Stop())
+
+    def _training_is_over(self) -> None:
+        """What is to be validated is waited for, unless the driver is to end: then the next one does it."""
+        validations = self._parts.validations
+        if self.stop.status != "finished":
+            self._finish(self.stop.status)
+        elif validations.failure is not None:
+            self._reached.failed([validations.failure])
+            self._finish("failed", self._reached.final_error("ValidationConfig(fail_run=True)"))
+        elif self.phase is Phase.VALIDATING and validations.unfinished:
+            return
+        elif self.phase is not Phase.VALIDATING and validations.outlast_training(self._parts.keeper.attempt):
+            self.phase = Phase.VALIDATING
+        else:
+            self._finish("finished")
+
+    def _await_validations(self, timeout: float) -> None:
+        if not self.stop.signal:
+            self._parts.validations.wait(timeout)
+        self._look_after_validations()
+        self._parts.observers.catch_up()
+        self._training_is_over()
+
     def _finish(self, status: Status, error: Exception | None = None) -> None:
+        if unfinished := self._parts.validations.unfinished:
+            self._parts.warn(f"Not validated yet: {', '.join(unfinished)}. A restore does it.")
         self._conclude(self._reached.write_end(status, error))
 
     def _conclude(self, result: Result) -> None:

@@ -90,6 +90,11 @@ class RunFiles:
         return self.records.ended_as if self.records is not None else None
 
     @property
+    def training_ended(self) -> bool:
+        """An earlier driver has come to the end of the training, and was waiting for validations."""
+        return self.records is not None and self.records.training_ended
+
+    @property
     def kept_in_memory(self) -> bool:
         """True if an earlier driver wrote no checkpoint to disk because it was told so."""
         records = self.records
@@ -384,5 +389,6 @@ def saved_settings(spec: RunSpec) -> dict[str, Any]:
         "had_preprocessor": spec.ingest is not None and spec.ingest.preprocessor is not None,
         "had_callbacks": need_code(config.callbacks),
         "had_stop": config.stop is not None,
+        "had_validation": spec.validation is not None,
         "engine_object": getattr(config.engine, "name", None),
     }

@@ -18,6 +18,7 @@ from paceline.air.constants import TRAINING_ITERATION
 from paceline.air.errors import RestoreError
 from paceline.air.metrics import reported
 from paceline.air.result import Status
+from paceline.air.validation import with_validation
 from paceline.run.records import (
     FORMAT,
     ROW,
@@ -30,6 +31,7 @@ from paceline.run.records import (
     Reached,
     Record,
     Row,
+    Validated,
 )
 from paceline.run.retention import KeptCheckpoint, best
 from paceline.storage.journal import body_of
@@ -127,6 +129,7 @@ class FollowedRun:
         self._failure: AttemptFailed | None = None
         self._end: Ended | None = None
         self._kept: dict[int, KeptCheckpoint] = {}
+        self._validated: dict[tuple[int, int], dict[str, Any]] = {}
         self._last_row = b""
 
     def read_on(self) -> None:
@@ -166,6 +169,11 @@ class FollowedRun:
                 self._kept[record.number] = kept
             case CheckpointRetired():
                 self._kept.pop(record.number, None)
+            case Validated():
+                self._validated[record.attempt, record.index] = record.metrics
+                about = self._kept.get(record.number)
+                if about is not None and about.iteration == record.index:
+                    self._kept[record.number] = about.validated(record.metrics)
             case Ended():
                 self._end = record
 
@@ -195,6 +203,8 @@ class FollowedRun:
             reached.iteration = last.index
             reached.time_total_s = attempt.start_time_s + last.elapsed
             reached.metrics = reported(last.reduced or last.metrics)
+            if (metrics := self._validated.get((last.attempt, last.index))) is not None:
+                reached.metrics = with_validation(reached.metrics, metrics)
         else:
             reached.iteration, reached.time_total_s = attempt.start_index, attempt.start_time_s
             reached.metrics = next((reported(each.row) for each in kept if each.iteration == attempt.start_index), {})

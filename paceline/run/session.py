@@ -21,6 +21,7 @@ from paceline.air.faults import fault_point, watched_point
 from paceline.air.loader_epochs import LoaderEpochs
 from paceline.air.metrics import nested_get, plain_metrics
 from paceline.air.session import ReportedCheckpoint
+from paceline.air.validation import ValidationTask, checked_task
 from paceline.run.alignment import Reduce, check_reduce
 from paceline.run.data import chosen_shard
 from paceline.run.debug_messages import DebugLine, DebugTurn, ForConsole, Pause
@@ -108,6 +109,7 @@ class Session:
         metrics: Mapping[str, Any],
         checkpoint: Checkpoint | None = None,
         reduce: Mapping[str, Reduce] | None = None,
+        validation: bool | ValidationTask | None = None,
     ) -> dict[str, float] | None:
         """Hand one row, and maybe a checkpoint, to the driver.
 
@@ -120,6 +122,9 @@ class Session:
         rules, weights = check_reduce(plain, reduce) if reduce else (None, None)
         if checkpoint is not None:
             self._check_checkpoint(checkpoint, plain)
+        task = None
+        if validation:
+            task = checked_task(validation, self._setup.validation, plain, has_checkpoint=checkpoint is not None)
         with self._lock:
             self._check_usable()
             self._read_messages()
@@ -149,6 +154,7 @@ class Session:
                         with_checkpoint=checkpoint is not None,
                         times=times,
                         of_all_ranks=checkpoint is not None and self._stager.is_of_all_ranks(checkpoint),
+                        validation=task if self.world_rank == 0 else None,
                     )
                 ),
                 attachments,

@@ -14,6 +14,7 @@ from paceline.run.backend import BackendConfig
 if TYPE_CHECKING:
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.result import Status
+    from paceline.air.validation import ValidationConfig
     from paceline.data.ingest.request import Ingest
     from paceline.engine.base import Reservation
 
@@ -65,6 +66,14 @@ class TrainFunction:
 
 
 @dataclass(frozen=True)
+class ValidationSpec:
+    """How checkpoints are validated, and on which data."""
+
+    config: ValidationConfig
+    ingest: Ingest | None = None
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """What shall run, where, and under which rules."""
 
@@ -81,6 +90,8 @@ class RunSpec:
     """
     ingest: Ingest | None = None
     """The datasets, and what is to be done with them before workers start."""
+    validation: ValidationSpec | None = None
+    """How checkpoints are validated while training continues."""
     resume_from: Checkpoint | None = None
     restore_path: str | None = None
     """The trial directory to continue; None for a new one."""

@@ -53,7 +53,7 @@ class TrainTask:
             faults.role["attempt"] = str(setup.attempt)
             if not is_in_thread():
                 faults.role["rank"] = str(setup.world_rank)
-            session = Session(setup, channel, _resume_checkpoint(setup, channel))
+            session = Session(setup, channel, resume_checkpoint(setup, channel))
             if setup.resume_relayed:
                 session.fetch_start(resources.enter_context(temporary_directory()) / "start")
             self._run(session, setup, channel)
@@ -74,17 +74,17 @@ class TrainTask:
             stopped = True
         except BaseException as error:
             debugger.examine(error)
-            _tell_of_end(session, failed=True)
+            tell_of_end(session, failed=True)
             session.give_up()
             raise
-        _tell_of_end(session, failed=False)
+        tell_of_end(session, failed=False)
         # The session stays installed, so that a late report() is told what is wrong.
         session.end()
         channel.send(encode(Finished(reports=session.reports, stopped=stopped)))
         WorkerState.leave_all()
 
 
-def _tell_of_end(session: Session, *, failed: bool) -> None:
+def tell_of_end(session: Session, *, failed: bool) -> None:
     """What goes wrong here is shown in the worker's output: the training itself is over."""
     for call in session.at_end:
         try:
@@ -101,7 +101,7 @@ def _open_copy(setup: SessionSetup, channel: WorkerChannel) -> Callable[[str], T
     return lambda name: open_text(directory / name)
 
 
-def _resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoint | None:
+def resume_checkpoint(setup: SessionSetup, channel: WorkerChannel) -> Checkpoint | None:
     """The checkpoint to continue from; one in memory comes with the first message."""
     from paceline.air.checkpoint import Checkpoint
     from paceline.air.manifest import accept_seal

@@ -84,7 +84,7 @@ def _watch_session(notes: _Notes) -> None:
     report, get_checkpoint = Session.report, Session.get_checkpoint
 
     @wraps(report)
-    def watched_report(self: Session, metrics: Any, checkpoint: Any = None, reduce: Any = None) -> Any:
+    def watched_report(self: Session, metrics: Any, *arguments: Any, **keywords: Any) -> Any:
         notes.write(
             "report",
             step=self.rows_before + self.reports + 1,
@@ -94,7 +94,7 @@ def _watch_session(notes: _Notes) -> None:
             loader_epochs=self.loader_epochs.now(),
             torch="torch" in sys.modules,
         )
-        return report(self, metrics, checkpoint, reduce)
+        return report(self, metrics, *arguments, **keywords)
 
     @wraps(get_checkpoint)
     def watched_get_checkpoint(self: Session) -> Any:

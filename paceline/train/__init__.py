@@ -64,6 +64,8 @@ with lazy_imports(__name__, _SUBMODULES, _ELSEWHERE):
     from paceline.air.session import get_previous_world_size as get_previous_world_size
     from paceline.air.session import preempted as preempted
     from paceline.air.session import should_checkpoint as should_checkpoint
+    from paceline.air.validation import ValidationConfig as ValidationConfig
+    from paceline.air.validation import ValidationTask as ValidationTask
     from paceline.run.backend import Backend as Backend
     from paceline.run.backend import BackendConfig as BackendConfig
     from paceline.run.scaling_policy import ScalingSituation as ScalingSituation

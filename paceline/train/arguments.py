@@ -17,7 +17,9 @@ from paceline.air.config import CheckpointConfig, FailureConfig, RunConfig, Scal
 from paceline.air.constants import TRAIN_DATASET_KEY
 from paceline.air.data_config import WILDCARD, DataConfig, DatasetConfig
 from paceline.air.errors import CheckpointError, CheckpointNotFoundError, ConfigError, RestoreError
+from paceline.air.validation import ValidationConfig
 from paceline.run.backend import BackendConfig
+from paceline.run.spec import ValidationSpec
 from paceline.storage.filesystem import FsspecFilesystem
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class TrainerArguments(TypedDict, total=False):
     preprocessor: Any
     resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None
     metadata: Mapping[str, Any] | None
+    validation_config: ValidationConfig | None
 
 
 class DataParallelArguments(TrainerArguments, total=False):
@@ -187,6 +190,31 @@ def _way_to_a_dataset(kind: type) -> str:
     if maker is None:
         return "Make one with paceline.data.from_pandas(), read_parquet(), ..."
     return f"Make one of it with paceline.data.{maker}()."
+
+
+def check_validation(config: ValidationConfig, run_config: RunConfig, trainer: str, reports_by_itself: bool) -> None:
+    """Refuse a validation that could never happen."""
+    if reports_by_itself:
+        raise ConfigError(
+            f"{trainer} reports by itself, so that nothing in your code can ask for a validation: it does not take "
+            "validation_config=. Pass evaluation data to the trainer instead."
+        )
+    if run_config.checkpoint_config.num_to_keep == 0:
+        raise ConfigError(
+            "validation_config validates checkpoints on disk, but CheckpointConfig(num_to_keep=0) keeps the newest in "
+            "memory only. Set num_to_keep to 1 or more."
+        )
+    check_datasets(config.datasets or {}, None)
+
+
+def validation_spec(config: ValidationConfig | None) -> ValidationSpec | None:
+    """How checkpoints are validated: each worker gets its part of each dataset, and no row is left out."""
+    if config is None or not config.datasets:
+        return None if config is None else ValidationSpec(config)
+    from paceline.data.ingest.request import Ingest
+
+    whole = DatasetConfig(split=True, uneven="all", randomize_block_order=False)
+    return ValidationSpec(config, Ingest(config.datasets, DatasetConfig.validated({WILDCARD: whole}, config.datasets)))
 
 
 def complete_configs(

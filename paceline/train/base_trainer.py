@@ -23,6 +23,7 @@ from paceline.air.errors import (
 )
 from paceline.air.secrets import missing_secrets
 from paceline.air.settings import restored, run_config_again
+from paceline.air.validation import ValidationConfig
 from paceline.engine.choose import choose_engine
 from paceline.run.spec import RunSpec, TrialIdentity
 from paceline.train.arguments import (
@@ -30,9 +31,11 @@ from paceline.train.arguments import (
     as_checkpoint,
     check_datasets,
     check_is_there,
+    check_validation,
     missing_again,
     positional_names,
     preprocessed,
+    validation_spec,
     with_checked_keywords,
 )
 from paceline.train.restoring import (
@@ -71,6 +74,8 @@ class BaseTrainer:
     """The fields of ScalingConfig that this trainer takes; a subclass may allow fewer."""
     _not_elastic: ClassVar[str] = "it runs in one process"
     """Why the number of its workers cannot change during a run; empty if it can."""
+    _reports_by_itself: ClassVar[bool] = False
+    """It calls report(), and not the user's code, which could ask for a validation."""
     _handles_checkpoint_freq: ClassVar[bool] = False
     _handles_checkpoint_at_end: ClassVar[bool] = False
     _given: tuple[tuple[Any, ...], dict[str, Any]]
@@ -99,6 +104,7 @@ class BaseTrainer:
         preprocessor: Any = None,
         resume_from_checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        validation_config: ValidationConfig | None = None,
     ) -> None:
         self.scaling_config = check_kind(scaling_config, ScalingConfig, "scaling_config") or ScalingConfig()
         self.run_config = check_kind(run_config, RunConfig, "run_config") or RunConfig()
@@ -108,6 +114,7 @@ class BaseTrainer:
         self.preprocessor = preprocessor
         self.resume_from_checkpoint = as_checkpoint(resume_from_checkpoint)
         self.metadata = dict(metadata or {})
+        self.validation_config = check_kind(validation_config, ValidationConfig, "validation_config")
         self._restore_path: str | None = None
         self._check_arguments()
 
@@ -122,6 +129,8 @@ class BaseTrainer:
                 f"{type(self).__name__} does not support elastic num_workers={self.scaling_config.num_workers}: "
                 f"{self._not_elastic}. Pass a single number."
             )
+        if self.validation_config is not None:
+            check_validation(self.validation_config, self.run_config, type(self).__name__, self._reports_by_itself)
         checkpoints = self.run_config.checkpoint_config
         for value, handled, name in (
             (checkpoints.checkpoint_frequency, self._handles_checkpoint_freq, "checkpoint_frequency"),
@@ -205,6 +214,7 @@ class BaseTrainer:
             resume_from=self.resume_from_checkpoint,
             restore_path=self._restore_path,
             metadata=self.metadata,
+            validation=validation_spec(self.validation_config),
             identity=TrialIdentity.new(),
             dataset_names=tuple(self.datasets),
             again=tuple(name if "=" in name else f"{name}=..." for name in self._again()),
@@ -307,6 +317,7 @@ class BaseTrainer:
             "datasets": self.datasets or None,
             "preprocessor": self.preprocessor,
             "storage_filesystem": self.run_config.storage_filesystem,
+            "validation_config": self.validation_config,
         }
         resumed = self.resume_from_checkpoint
         in_memory = ["resume_from_checkpoint"] if resumed is not None and resumed.path is None else []
@@ -333,6 +344,11 @@ class BaseTrainer:
         """The constructor's arguments: those given now, else those of the earlier run."""
         given = {name: value for name, value in arguments.items() if value is not None}
         missing_again(settings.get("datasets", []), given.get("datasets"))
+        if settings.get("had_validation") and "validation_config" not in given:
+            raise RestoreError(
+                "The run had a validation_config, whose function is not stored: pass validation_config= to restore() "
+                "again."
+            )
         if settings["resumed"] and "resume_from_checkpoint" not in given:
             if settings["resume_from"] is None:
                 raise RestoreError(

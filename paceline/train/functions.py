@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.air import session
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.checks import reject_misspelled
 from paceline.air.errors import MetricError
+
+if TYPE_CHECKING:
+    from paceline.air.validation import ValidationTask
 
 
 def report(
@@ -20,15 +23,20 @@ def report(
     *,
     checkpoint: Checkpoint | None = None,
     reduce: Mapping[str, str | tuple[str, float]] | None = None,
+    validation: bool | ValidationTask | None = None,
     checkpoint_dir_name: str | None = None,
     **keywords: Any,
 ) -> dict[str, Any] | None:
-    """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration."""
+    """Hand one row of metrics, and maybe a checkpoint, to the run; each call is one iteration.
+
+    With `validation` the checkpoint is validated by other workers while training continues: True, or a ValidationTask
+    with arguments for the function in the trainer's ValidationConfig.
+    """
     if metrics is not None and keywords:
-        reject_misspelled("report()", keywords, ("metrics", "checkpoint", "reduce"))
+        reject_misspelled("report()", keywords, ("metrics", "checkpoint", "reduce", "validation"))
         raise MetricError("report() takes either a dict of metrics or keywords, not both.")
     row = keywords if metrics is None else metrics
-    return session.report_as("train.report()", row, checkpoint, reduce, checkpoint_dir_name)
+    return session.report_as("train.report()", row, checkpoint, reduce, checkpoint_dir_name, validation)
 
 
 def save_checkpoint(**items: Any) -> None:

@@ -50,8 +50,9 @@ class RecordingSession:
         metrics: Mapping[str, Any],
         checkpoint: Checkpoint | None = None,
         reduce: Mapping[str, str] | None = None,
+        validation: Any = None,
     ) -> dict[str, float] | None:
-        self.calls.append((metrics, checkpoint, reduce))
+        self.calls.append((metrics, checkpoint, reduce, *([] if validation is None else [validation])))
         return {"loss": 1.0} if reduce else None
 
     def get_checkpoint(self) -> Checkpoint | None:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from paceline.air.checks import near_miss
 from paceline.air.config import RunConfig, ScalingConfig
@@ -40,6 +40,8 @@ class LightningTrainer(DataParallelTrainer):
     become the data of `fit`, in batches by `datasets_iter_config`, the arguments of `iter_torch_batches`; or
     `.fit_params()` has a datamodule or dataloaders, which Lightning deals over the workers.
     """
+
+    _reports_by_itself: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class RLTrainer(BaseTrainer):
 
     _handles_checkpoint_freq: ClassVar[bool] = True
     _handles_checkpoint_at_end: ClassVar[bool] = True
+    _reports_by_itself: ClassVar[bool] = True
     _not_elastic: ClassVar[str] = "RLlib keeps the number of its env runners"
 
     def __init__(

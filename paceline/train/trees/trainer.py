@@ -36,6 +36,7 @@ class TreeTrainer(DataParallelTrainer):
     `train_loop_per_worker` is a function of the user's, which calls the library itself.
     """
 
+    _reports_by_itself: ClassVar[bool] = True
     _handles_checkpoint_freq: ClassVar[bool] = True
     _handles_checkpoint_at_end: ClassVar[bool] = True
 

@@ -29,7 +29,9 @@ class Reports:
     def should_checkpoint(self) -> bool:
         return len(self.rows) + 1 in self.asks_at
 
-    def report(self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None) -> None:
+    def report(
+        self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None, validation: Any = None
+    ) -> None:
         self.rows.append((list(metrics), checkpoint is not None))
 
 

@@ -25,7 +25,7 @@ assert tf.keras.Model.__module__.startswith("tf_keras."), tf.keras.Model.__modul
 class Reports:
     checkpoints = []
 
-    def report(self, metrics, checkpoint=None, reduce=None):
+    def report(self, metrics, checkpoint=None, reduce=None, validation=None):
         self.checkpoints.append(checkpoint)
 
 

@@ -51,6 +51,7 @@ class TransformersTrainer(TorchTrainer):
 
     _function_argument: ClassVar[str] = "trainer_init_per_worker"
     _config_argument: ClassVar[str] = "trainer_init_config"
+    _reports_by_itself: ClassVar[bool] = True
     _not_elastic: ClassVar[str] = "the Hugging Face Trainer counts steps, and their number depends on that of workers"
 
     def __init__(

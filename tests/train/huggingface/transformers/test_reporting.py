@@ -33,7 +33,9 @@ class Rows:
     def should_checkpoint(self) -> bool:
         return self.asks
 
-    def report(self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None) -> None:
+    def report(
+        self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None, validation: Any = None
+    ) -> None:
         self.reported.append((dict(metrics), checkpoint is not None))
         if self.stops:
             raise StopTraining("stop")
