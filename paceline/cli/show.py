@@ -56,6 +56,13 @@ CHECKPOINTS = [
     Column("age", "AGE", right=True),
     Column("state", "STATE"),
 ]
+VALIDATIONS = [
+    Column("number", "CHECKPOINT", right=True),
+    Column("iteration", "ITERATION", right=True),
+    Column("state", "STATE"),
+    Column("age", "AGE", right=True),
+    Column("result", "RESULT", folds=True),
+]
 ATTEMPTS = [
     Column("attempt", "ATTEMPT", right=True),
     Column("began", "AFTER ITERATION", right=True),
@@ -135,6 +142,7 @@ def _show_run(facts: RunFacts, most: int | None) -> None:
     _show_attempts(facts, most)
     _show_memory(facts, most)
     _show_checkpoints(facts, most)
+    _show_validations(facts, most)
     _show_trackers(summary)
     _section("Warnings", [(f"{number + 1}", text) for number, text in enumerate(facts.warnings)])
     if facts.how_to_continue:
@@ -241,6 +249,25 @@ def _show_checkpoints(facts: RunFacts, most: int | None) -> None:
     _table("Checkpoints", CHECKPOINTS, rows, most)
 
 
+def _show_validations(facts: RunFacts, most: int | None) -> None:
+    """Metrics of those that are done are shown with the best checkpoint and the last row."""
+    rows: list[dict[str, Cell]] = [
+        {
+            "number": f"{each.number}",
+            "iteration": f"{each.iteration}",
+            "state": each.state,
+            "age": age_text(each.ended or each.asked),
+            "result": cell(each.error) or _in_a_line(each.metrics),
+        }
+        for each in facts.validations
+    ]
+    _table("Validations", VALIDATIONS, rows, most)
+
+
+def _in_a_line(metrics: Mapping[str, Any]) -> str:
+    return " ".join(f"{cell(key)}={number_text(value)}" for key, value in flat(metrics).items())
+
+
 # -- a search ---------------------------------------------------------------------------------
 
 
@@ -280,7 +307,7 @@ def _trial_cells(trial: TrialSummary, row: Mapping[str, Any], with_error: bool =
         "status": status_cell(trial.status),
         "progress": progress_text(run_row(trial, trial.path, None)),
         "last": number_text(value),
-        "params": " ".join(f"{cell(key)}={number_text(each)}" for key, each in flat(trial.params).items()),
+        "params": _in_a_line(trial.params),
         "error": cell(trial.error.splitlines()[0] if trial.error else "") if with_error else "",
     }
 

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 MOST_BYTES = 1 << 30
 """Of all files together; the ones that were not used for longest go first."""
-_VERSION = 1
+_VERSION = 2
 _SUFFIX = ".columns"
 _SAMPLE = 4096
 
@@ -40,6 +40,8 @@ class Stored(msgspec.Struct, kw_only=True):
     metrics: list[str]
     left_out: list[str]
     elapsed_before: float
+    attempts: list[tuple[int, int]]
+    """The number of each, and the report that it began after."""
     mark: str = ""
     """Of the journal's first bytes, and of those before the offset."""
     digest: str = ""

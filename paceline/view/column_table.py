@@ -25,7 +25,8 @@ _NUMBERS = frozenset([int, float])
 
 
 class Column:
-    """A float64 array that grows. What was handed out never changes: appending writes behind it, cutting copies."""
+    """A float64 array that grows. What was handed out never changes: appending writes behind it, cutting and
+    changing copy."""
 
     def __init__(self, values: Floats) -> None:
         self._values = values
@@ -48,6 +49,12 @@ class Column:
     def cut(self, size: int) -> None:
         self._values = self._values[:size].copy()
         self._size = size
+
+    def put(self, changes: Iterable[tuple[int, float]]) -> None:
+        """Change values that are there."""
+        self._values = self._values.copy()
+        for place, value in changes:
+            self._values[place] = value
 
 
 class ColumnTable:
@@ -90,6 +97,13 @@ class ColumnTable:
         self.rows = rows
         for column in self._columns.values():
             column.cut(rows)
+
+    def put(self, changes: Mapping[str, Iterable[tuple[int, float]]]) -> None:
+        """Change values of rows that are there: by column, the places and the new values."""
+        for name, values in changes.items():
+            target = self._columns.get(name) or self._new(name)
+            if target is not None:
+                target.put(values)
 
     def _new(self, name: str) -> Column | None:
         if name not in self.left_out and len(self._columns) < self._most_columns():

@@ -7,13 +7,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from paceline.air.config import CheckpointConfig
 from paceline.air.metrics import number_in, reported
 from paceline.air.secrets import without_credentials
+from paceline.air.validation import with_validation
 from paceline.run.found_runs import (
     RunSummary,
     fetched_run,
@@ -37,9 +38,12 @@ from paceline.run.records import (
     RanksUsed,
     Record,
     RunRecords,
+    Validated,
+    ValidationFailed,
+    ValidationRequested,
     no_journal,
 )
-from paceline.run.retention import score_of
+from paceline.run.retention import score_of, validations
 from paceline.storage import lease
 from paceline.storage.files import storage_error
 from paceline.storage.mirror import numbers_in
@@ -81,6 +85,22 @@ class RankMemory(Struct, kw_only=True):
     """When it was last measured."""
 
 
+class ValidationFacts(Struct, kw_only=True):
+    """The validation of a checkpoint."""
+
+    number: int
+    """Of the checkpoint."""
+    iteration: int
+    attempt: int
+    state: Literal["pending", "done", "failed"]
+    asked: float
+    """When it was requested, in seconds since the epoch."""
+    ended: float | None = None
+    duration_s: float | None = None
+    metrics: dict[str, Any] = {}
+    error: str = ""
+
+
 class RunFacts(Struct, kw_only=True):
     """What the records of a run say."""
 
@@ -99,6 +119,8 @@ class RunFacts(Struct, kw_only=True):
     """One for each driver that ended the run, or left it."""
     checkpoints: list[CheckpointFacts]
     """Oldest first; also those that are gone."""
+    validations: list[ValidationFacts]
+    """In the order in which they were requested. Those whose checkpoint is gone without a result are left out."""
     score_attribute: str | None
     score_order: str
     how_to_continue: str
@@ -207,6 +229,7 @@ def _facts(
         last_report=last_report(journal, failures[-1]) if failures else None,
         ends=ends,
         checkpoints=list(_checkpoints(records, present, config)),
+        validations=list(_validations(records, present)),
         score_attribute=config.checkpoint_score_attribute,
         score_order=config.checkpoint_score_order,
         how_to_continue=_how_to_continue(records, summary, place, search),
@@ -245,6 +268,7 @@ def _checkpoints(
     records: RunRecords, present: Mapping[int, str], config: CheckpointConfig
 ) -> Iterator[CheckpointFacts]:
     """A number may be used again after a failure: then only the last one of that number is there."""
+    validated = validations(records)
     last: dict[int, CheckpointCommitted] = {}
     retired: dict[int, CheckpointRetired] = {}
     for record in records:
@@ -256,16 +280,39 @@ def _checkpoints(
     for number, record in sorted(last.items()):
         gone = retired.get(number)
         is_kept = gone is None and number in present
+        metrics = validated.get((record.attempt, record.iteration))
+        row = record.row if metrics is None else with_validation(record.row, metrics)
         yield CheckpointFacts(
             number=number,
             iteration=record.iteration,
             attempt=record.attempt,
-            score=score_of(config, record.row, record.score),
+            score=score_of(config, row, record.score),
             size=record.size,
             kept=is_kept,
             time=record.time or float(number_in(record.row, "timestamp")),
-            metrics=reported(record.row),
+            metrics=reported(row),
             damaged=gone is not None and gone.reason is not None,
             missing=gone is None and not is_kept,
             path=present[number] if is_kept else "",
         )
+
+
+def _validations(records: RunRecords, present: Mapping[int, str]) -> Iterator[ValidationFacts]:
+    found: dict[tuple[int, int], ValidationFacts] = {}
+    for record in records:
+        if isinstance(record, ValidationRequested):
+            found[record.attempt, record.index] = ValidationFacts(
+                number=record.number,
+                iteration=record.index,
+                attempt=record.attempt,
+                state="pending",
+                asked=record.time,
+            )
+        elif isinstance(record, Validated | ValidationFailed) and (record.attempt, record.index) in found:
+            facts = found[record.attempt, record.index]
+            facts.ended = record.time
+            if isinstance(record, Validated):
+                facts.state, facts.metrics, facts.duration_s = "done", record.metrics, record.duration_s
+            else:
+                facts.state, facts.error = "failed", record.in_words
+    yield from (facts for facts in found.values() if facts.state != "pending" or facts.number in present)

@@ -16,7 +16,8 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from paceline.run.records import FORMAT, AttemptStarted, Header, Row
+from paceline.air.constants import VALIDATION
+from paceline.run.records import FORMAT, AttemptStarted, Header, Row, Validated
 from paceline.storage.journal import records_in
 from paceline.storage.journal_parts import RemoteJournal
 from paceline.view.column_table import NOT_FINITE, ColumnTable, Floats, Part, number_parts
@@ -26,6 +27,8 @@ STEP, TIME, ELAPSED = "step", "time", "elapsed"
 """The columns of `axes`: the report's index, seconds since the epoch, seconds of training."""
 
 _ROW, _ATTEMPT, _HEADER = b'{"kind":"row"', b'{"kind":"attempt"', b'{"kind":"run"'
+_VALIDATED = b'{"kind":"validated"'
+_MARKS = (_ATTEMPT, _HEADER, _VALIDATED)
 _RANK, _RANK_0 = b'"rank":', b'"rank":0,'
 _BEGINNING = 64
 """Bytes of a row: its rank is among them, and no metric is."""
@@ -58,8 +61,10 @@ class RowReader:
         self.metrics = metrics
         self.elapsed_before = 0.0
         """Seconds of training up to the beginning of the current attempt."""
+        self.attempts: list[tuple[int, int]] = []
+        """The number of each attempt, and the report that it began after."""
         self.cuts = 0
-        """How often rows were superseded by a later attempt."""
+        """How often rows changed: superseded by a later attempt, or completed by a validation."""
 
     def read(self, content: bytes, offset: int, only: str | None = None) -> int:
         """Take in bytes that begin at an offset of the journal. Returns how many of them were whole records.
@@ -75,11 +80,37 @@ class RowReader:
             found = list(records_in(content.splitlines(keepends=True), offset, str(self._journal)))
             bodies = [body for body, _ in found]
             content = content[: found[-1][1] - offset] if found else b""
-        for mark, rows in _by_attempt(bodies, content):
-            if mark is not None:
+        completed: list[Validated] = []
+        for mark, rows in _by_mark(bodies, content):
+            if mark is not None and mark.startswith(_VALIDATED):
+                record = FORMAT.decode(mark, self._journal)
+                completed += [record] if isinstance(record, Validated) else []
+            elif mark is not None:
+                self._complete(completed, only)  # before its row may be superseded
+                completed = []
                 self._begin(mark)
             self._add(rows, only)
+        self._complete(completed, only)
         return len(content)
+
+    def _complete(self, validations: list[Validated], only: str | None) -> None:
+        """Add the metrics of validations to the rows that they belong to."""
+        steps = self.axes.column(STEP) if self.axes.rows else np.empty(0)
+        late: dict[str, list[tuple[int, float]]] = {}
+        for each in validations:
+            place = int(np.searchsorted(steps, each.index))
+            is_there = place < steps.size and steps[place] == each.index
+            if is_there and self._attempt_of(each.index) in (None, each.attempt):
+                for name, values, _ in number_parts([{VALIDATION: each.metrics}]):
+                    if only in (None, name):
+                        late.setdefault(name, []).append((place, float(values[0])))
+        if late:
+            self.cuts += 1
+            self.metrics.put(late)
+
+    def _attempt_of(self, index: int) -> int | None:
+        """Which attempt has reported the row; None if the beginning of the journal was not read."""
+        return next((number for number, start in reversed(self.attempts) if start < index), None)
 
     def _add_plain(self, content: bytes) -> bool:
         """Take in rows of the usual kind, quickly; False if they are not."""
@@ -103,6 +134,8 @@ class RowReader:
         if not isinstance(record, AttemptStarted | Header):
             return
         start = record.start_index if isinstance(record, AttemptStarted) else 0
+        if isinstance(record, AttemptStarted):
+            self.attempts.append((record.attempt, start))
         self.elapsed_before = record.start_time_s if isinstance(record, AttemptStarted) else 0.0
         if self.axes.rows:
             kept = int(np.searchsorted(self.axes.column(STEP), start, "right"))
@@ -159,12 +192,12 @@ def _are_whole(lines: list[bytes], bodies: list[bytes]) -> bool:
     return said.size == len(lines) and bool((said == np.array(list(map(crc32, bodies)), np.uint32)).all())
 
 
-def _by_attempt(bodies: list[bytes], content: bytes) -> Iterator[tuple[bytes | None, list[bytes]]]:
-    """What came first; then the record of each attempt, with what followed it."""
-    if _ATTEMPT not in content and _HEADER not in content:
+def _by_mark(bodies: list[bytes], content: bytes) -> Iterator[tuple[bytes | None, list[bytes]]]:
+    """What came first; then each record of an attempt or a validation, with what followed it."""
+    if not any(mark in content for mark in _MARKS):
         yield None, bodies
         return
-    marks = [place for place, body in enumerate(bodies) if body.startswith((_ATTEMPT, _HEADER))]
+    marks = [place for place, body in enumerate(bodies) if body.startswith(_MARKS)]
     yield None, bodies[: marks[0]] if marks else bodies
     for place, behind in zip(marks, [*marks[1:], len(bodies)], strict=True):
         yield bodies[place], bodies[place + 1 : behind]

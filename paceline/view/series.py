@@ -38,8 +38,8 @@ _MOST_EXTRA = 4
 class RunSeries:
     """The rows of one run as columns. Several threads may use it.
 
-    Arrays that were handed out never change; `refresh()` makes new ones. When a retry supersedes rows, they disappear,
-    and `generation` counts up: positions in earlier arrays mean nothing then.
+    Arrays that were handed out never change; `refresh()` makes new ones. When a retry supersedes rows, or a validation
+    completes one, `generation` counts up: what was read from earlier arrays is not right any more then.
     """
 
     def __init__(self, path: str | Path, filesystem: Any = None, *, most_bytes: int = MOST_BYTES) -> None:
@@ -62,7 +62,7 @@ class RunSeries:
 
     @property
     def generation(self) -> int:
-        """Counts how often rows disappeared."""
+        """Counts how often rows disappeared or changed."""
         return self._restarts + self._reader.cuts
 
     @property
@@ -169,6 +169,7 @@ class RunSeries:
         self._reader.metrics = ColumnTable(self._most_bytes, metrics, stored.rows)
         self._reader.metrics.left_out = dict.fromkeys(stored.left_out)
         self._reader.elapsed_before = stored.elapsed_before
+        self._reader.attempts = stored.attempts
         self._offset, self._saved_rows = stored.offset, stored.rows
 
     def _save(self, journal: Path) -> None:
@@ -182,6 +183,7 @@ class RunSeries:
             metrics=list(reader.metrics.columns()),
             left_out=list(reader.metrics.left_out),
             elapsed_before=reader.elapsed_before,
+            attempts=reader.attempts,
         )
         column_cache.save(stored, columns)
         self._saved_rows = self.rows
