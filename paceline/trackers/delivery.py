@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from paceline.air.faults import fault_point
-from paceline.run.records import FORMAT, AttemptStarted, CheckpointCommitted, Ended, Header, Record, Row
+from paceline.run.records import FORMAT, AttemptStarted, CheckpointCommitted, Ended, Header, Record, Row, Validated
 from paceline.storage import lock
 from paceline.storage.files import make_private_dirs
 from paceline.storage.lock import RunLock
@@ -195,6 +195,9 @@ class Delivery:
                 if record.rank == 0:
                     rows.append(self._story.row(record, cursor))
                     cursor = replace(cursor, rows=cursor.rows + 1, elapsed=record.elapsed)
+            elif isinstance(record, Validated):
+                rows.append(self._story.validation(record, cursor))
+                cursor = replace(cursor, rows=cursor.rows + 1)
             elif isinstance(record, Header):
                 self._story.header = record
             elif isinstance(record, AttemptStarted | Ended) or self._is_wanted(record):
@@ -338,8 +341,8 @@ def _has_attempt(journal: Path, size: int) -> bool:
 
 
 def rows_in(found: Iterable[tuple[Record, int]]) -> int:
-    """How many reports there are among some records."""
-    return sum(1 for record, _ in found if isinstance(record, Row) and record.rank == 0)
+    """How many calls there are among some records: one for each report, and one for each validation."""
+    return sum(isinstance(record, Validated) or (isinstance(record, Row) and record.rank == 0) for record, _ in found)
 
 
 def _version_of(path: Path) -> tuple[int, int] | None:

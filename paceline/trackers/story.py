@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec import UnsetType
 
+from paceline.air.constants import TRAINING_ITERATION, VALIDATION
 from paceline.run.found_runs import is_run
-from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row
+from paceline.run.records import FORMAT, ROW, AttemptStarted, Header, Row, Validated
 from paceline.storage.run_dir import RunDir
 from paceline.trackers.cursor import Cursor
 from paceline.trackers.tracker import TrackedRow, TrackedRun
@@ -45,6 +46,16 @@ class Story:
         }
         return TrackedRow(
             attempt=record.attempt, index=record.index, ordinal=before.rows, time=record.stamp, metrics=metrics
+        )
+
+    def validation(self, record: Validated, before: Cursor) -> TrackedRow:
+        """The metrics of a validation, at the step of the row that they belong to."""
+        return TrackedRow(
+            attempt=record.attempt,
+            index=record.index,
+            ordinal=before.rows,
+            time=record.time,
+            metrics={TRAINING_ITERATION: record.index, **record.counters, VALIDATION: record.metrics},
         )
 
     def config_of(self, attempt: int) -> Any:
