@@ -135,7 +135,9 @@ def pending_validations(records: Iterable[Record]) -> dict[int, ValidationReques
         if isinstance(record, ValidationRequested):
             pending[record.number] = record
         elif isinstance(record, Validated | ValidationFailed):
-            pending.pop(record.number, None)
+            asked = pending.get(record.number)
+            if asked is not None and asked.attempt == record.attempt:  # not an earlier one of that number
+                del pending[record.number]
     return pending
 
 

@@ -101,12 +101,11 @@ class RowReader:
             place = int(np.searchsorted(steps, each.index))
             is_there = place < steps.size and steps[place] == each.index
             if is_there and self._attempt_of(each.index) in (None, each.attempt):
+                self.cuts += 1
                 for name, values, _ in number_parts([{VALIDATION: each.metrics}]):
                     if only in (None, name):
                         late.setdefault(name, []).append((place, float(values[0])))
-        if late:
-            self.cuts += 1
-            self.metrics.put(late)
+        self.metrics.put(late)
 
     def _attempt_of(self, index: int) -> int | None:
         """Which attempt has reported the row; None if the beginning of the journal was not read."""

@@ -11,6 +11,8 @@ from paceline.air import Checkpoint, CheckpointConfig, RunConfig, ScalingConfig,
 from paceline.air.errors import RunLockedError
 from paceline.run.cleaning import clean_run
 from paceline.run.found_runs import summary_of
+from paceline.run.records import ValidationRequested
+from paceline.storage.journal import Journal
 from paceline.storage.lock import RunLock
 from paceline.storage.run_dir import RunDir
 from paceline.train import DataParallelTrainer
@@ -80,3 +82,12 @@ def test_the_journal_speaks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     clean_run(str(run_dir.root), keep=1)
     assert kept(run_dir) == [4]
+
+
+def test_what_is_still_to_be_validated_stays(tmp_path: Path) -> None:
+    run_dir = make(tmp_path, checkpoint_score_attribute="score", checkpoint_score_order="max")
+    journal = Journal(run_dir.journal)
+    journal.append(ValidationRequested(attempt=0, index=2, number=1, time=0.0))
+    journal.close()
+    clean_run(str(run_dir.root), keep=1)
+    assert kept(run_dir) == [1, 3, 4]

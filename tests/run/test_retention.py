@@ -10,8 +10,14 @@ from typing import Any, Literal
 import pytest
 
 from paceline.air import CheckpointConfig
-from paceline.run.records import CheckpointCommitted, CheckpointRetired
-from paceline.run.retention import KeptCheckpoint, best, lacks_score, ranked, still_kept
+from paceline.run.records import (
+    CheckpointCommitted,
+    CheckpointRetired,
+    Validated,
+    ValidationFailed,
+    ValidationRequested,
+)
+from paceline.run.retention import KeptCheckpoint, best, lacks_score, pending_validations, ranked, still_kept
 
 NAN, INF = math.nan, math.inf
 
@@ -85,3 +91,28 @@ def test_what_a_journal_lists_and_storage_still_has() -> None:
 def test_a_directory_that_no_record_names_and_that_says_nothing_itself_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "MANIFEST.json").write_text("not a manifest")
     assert still_kept([], {5: tmp_path, 6: None}) == []
+
+
+def requested(number: int, attempt: int = 0) -> ValidationRequested:
+    return ValidationRequested(attempt=attempt, index=number, number=number, time=0.0)
+
+
+def returned(number: int, attempt: int = 0) -> Validated:
+    return Validated(attempt=attempt, index=number, number=number, time=0.0, duration_s=1.0, metrics={"error": number})
+
+
+def test_pending_validations() -> None:
+    records = [requested(1), requested(2), requested(3), returned(2)]
+    failed = ValidationFailed(attempt=0, index=3, number=3, time=0.0)
+    assert list(pending_validations([*records, failed])) == [1]
+
+
+def test_a_number_that_is_used_again_is_validated_again() -> None:
+    """Numbers that go by the iteration are. What comes late is about the checkpoint of the earlier attempt."""
+    records = [requested(1), requested(1, attempt=1), returned(1)]
+    (pending,) = pending_validations(records).values()
+    assert pending.attempt == 1
+    again = CheckpointCommitted(number=1, iteration=1, attempt=1, row={"loss": 2})
+    assert still_kept([*records, again], {1: None})[0].row == {"loss": 2}
+    (validated,) = still_kept([*records, again, returned(1, attempt=1)], {1: None})
+    assert validated.row == {"loss": 2, "validation": {"error": 1}}

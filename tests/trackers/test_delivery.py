@@ -11,7 +11,7 @@ import pytest
 
 from paceline.air.config import RunConfig
 from paceline.air.settings import stored
-from paceline.run.records import AttemptStarted, CheckpointCommitted, Ended, Header, Record, Row
+from paceline.run.records import AttemptStarted, CheckpointCommitted, Ended, Header, Record, Row, Validated
 from paceline.storage.journal import Journal
 from paceline.storage.run_dir import RunDir
 from paceline.trackers.delivery import MOST_RECORDS, Delivery
@@ -358,3 +358,28 @@ def test_what_is_given_up_in_the_middle_of_a_call_does_nothing_more(written: Wri
     assert json.loads(written.run_dir.tracker("ledger").read_bytes())["run_id"] is None
     deliver(written.delivery())  # and somebody else can begin
     assert written.steps() == [(0, 1), (0, 2)]
+
+
+def test_a_validation_is_a_call_of_its_own_at_the_step_of_its_row(written: Written) -> None:
+    written.add(AttemptStarted(attempt=0))
+    written.rows(0, range(1, 4))
+    late = Validated(
+        attempt=0,
+        index=2,
+        number=0,
+        time=1010.0,
+        duration_s=1.0,
+        metrics={"error": 0.5},
+        counters={"timesteps_total": 64},
+    )
+    written.add(late)
+    deliver(written.delivery())
+    written.rows(0, range(4, 5))
+    delivery = written.delivery()  # of the next driver
+    assert delivery.rows_left() == 1
+    deliver(delivery)
+    rows = written.told("row")
+    assert [(each["index"], each["ordinal"]) for each in rows] == [(1, 0), (2, 1), (3, 2), (2, 3), (4, 4)]
+    assert rows[3]["values"] == {"training_iteration": 2, "timesteps_total": 64, "validation/error": 0.5}
+    assert rows[3]["step"] == 64
+    assert rows[4]["values"]["time_this_iter_s"] == 0.5

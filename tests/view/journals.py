@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.run.records import AttemptStarted, Header, Record, Row
+from paceline.run.records import AttemptStarted, Header, Record, Row, Validated, ValidationFailed, ValidationRequested
 from paceline.storage.journal import Journal
 
 STARTED = 1_700_000_000.0
@@ -40,6 +40,20 @@ def attempt(number: int = 0, start_index: int = 0, start_time_s: float = 0.0) ->
     return AttemptStarted(
         attempt=number, start_index=start_index, start_time_s=start_time_s, time=STARTED + 100 * number
     )
+
+
+def validated(attempt: int, index: int, metrics: Mapping[str, Any], number: int | None = None) -> Validated:
+    """By default the number of the checkpoint is the index of its row."""
+    number = index if number is None else number
+    return Validated(attempt=attempt, index=index, number=number, time=STARTED, duration_s=2.0, metrics=dict(metrics))
+
+
+def wanted(attempt: int, index: int) -> ValidationRequested:
+    return ValidationRequested(attempt=attempt, index=index, number=index, time=STARTED)
+
+
+def failed_validation(attempt: int, index: int, message: str) -> ValidationFailed:
+    return ValidationFailed(attempt=attempt, index=index, number=index, time=STARTED, message=message)
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from paceline.run.records import AttemptFailed, CheckpointCommitted, Ended, Rank
 from paceline.storage.record_format import RecordFormat
 from paceline.view.facts import RankMemory, run_facts
 from paceline.view.last_report import LastReport
-from tests.view.journals import STARTED, attempt, header, row, write
+from tests.view.journals import STARTED, attempt, failed_validation, header, row, validated, wanted, write
 
 
 @pytest.fixture
@@ -99,3 +100,22 @@ def test_the_memory_of_ranks_is_that_of_the_last_attempt(tmp_path: Path) -> None
     ]
     old = write(tmp_path / "old", [header(), attempt(), RanksUsed(attempt=0, time=1.0, ranks=[RankUse(0, 1.0, 900)])])
     assert run_facts(old).memory == [RankMemory(rank=0, start=0, peak=900, last=900)]
+
+
+def committed(index: int, **row: float) -> CheckpointCommitted:
+    return CheckpointCommitted(number=index, iteration=index, row=row)
+
+
+def test_validations(tmp_path: Path) -> None:
+    records = [header(), attempt()]
+    for index in (1, 2, 3, 4):
+        records += [row(index, {"loss": 1.0}), wanted(0, index), committed(index, loss=1.0)]
+        (tmp_path / f"checkpoint_{index:06d}").mkdir()
+        (tmp_path / f"checkpoint_{index:06d}" / "MANIFEST.json").touch()
+    records += [validated(0, 1, {"error": 0.5}), failed_validation(0, 2, "ValueError: no")]
+    shutil.rmtree(tmp_path / "checkpoint_000004")
+    facts = run_facts(write(tmp_path, records))
+    assert [(each.number, each.state) for each in facts.validations] == [(1, "done"), (2, "failed"), (3, "pending")]
+    assert facts.validations[0].metrics == {"error": 0.5}
+    assert facts.validations[1].error == "rank 0: ValueError: no"
+    assert facts.checkpoints[0].metrics == {"loss": 1.0, "validation": {"error": 0.5}}

@@ -23,7 +23,7 @@ from paceline.view import column_cache, plain_rows, series
 from paceline.view.decimate import ema
 from paceline.view.row_reader import RowReader
 from paceline.view.series import RunSeries
-from tests.view.journals import STARTED, attempt, header, row, write
+from tests.view.journals import STARTED, attempt, header, row, validated, write
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def check(curves: RunSeries, path: Path, names: list[str]) -> None:
         np.testing.assert_array_equal(curves.column(name), [each.get(name, math.nan) for each in found], name)
 
 
-NAMES = ["loss", "accuracy", "text", "flag", "nested", "often", 'odd"key\\', "x:NaN,y", "nothing"]
+NAMES = ["loss", "accuracy", "text", "flag", "nested", "often", 'odd"key\\', "x:NaN,y", "nothing", "validation"]
 
 
 def random_metrics(dice: random.Random) -> dict[str, Any]:
@@ -73,9 +73,10 @@ def random_metrics(dice: random.Random) -> dict[str, Any]:
 
 
 def random_records(dice: random.Random) -> Iterator[Record]:
-    """A run with retries, several ranks, reduced values and checkpoints."""
+    """A run with retries, several ranks, reduced values, checkpoints, and validations that come late."""
     yield header()
     reached = 0
+    unvalidated: list[tuple[int, int]] = []
     for number in range(dice.randint(1, 4)):
         start = dice.randint(0, reached)
         yield attempt(number, start, start_time_s=10.0 * start)
@@ -87,6 +88,10 @@ def random_records(dice: random.Random) -> Iterator[Record]:
                 yield row(index, metrics, attempt=number, rank=rank, reduced=reduced)
             if dice.random() < 0.1:
                 yield CheckpointCommitted(number=index, iteration=index, row={"rank": 0, **random_metrics(dice)})
+                unvalidated.append((number, index))
+            if unvalidated and dice.random() < 0.1:
+                asked, about = unvalidated.pop(dice.randrange(len(unvalidated)))
+                yield validated(asked, about, random_metrics(dice))
     yield Ended(status="finished", time=STARTED)
 
 
