@@ -145,6 +145,9 @@ class RowLogger(LoggerCallback):
     def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
         """Add rows. They may stay in a buffer until `flush`."""
 
+    def log_validation(self, trial: Trial, row: Row) -> None:
+        """Add metrics that belong to an earlier row; files that only grow have no place for them."""
+
     @abstractmethod
     def rewind(self, trial: Trial, keep: int) -> int:
         """Forget all but the first `keep` rows; returns how many of those are really there.
@@ -282,6 +285,11 @@ class CallbackList:
             logger.log_rows(trial, rows)
         self._dirty = True
         self.flush(force=False)
+
+    def log_validation(self, trial: Trial, row: Row) -> None:
+        for logger in self._batched:
+            logger.log_validation(trial, row)
+        self._dirty = True
 
     def rewind(self, trial: Trial, keep: int, history: Callable[[int], Iterable[Row]] | None = None) -> None:
         """Keep only the first `keep` rows in the loggers' files.

@@ -12,6 +12,7 @@ from typing import Any, Literal, TextIO
 
 from paceline.air.checkpoint import Checkpoint
 from paceline.air.config import RunConfig
+from paceline.air.constants import TRAINING_ITERATION, VALIDATION
 from paceline.air.result import Result
 from paceline.air.validation import with_validation
 from paceline.run.callbacks import CallbackList
@@ -209,8 +210,10 @@ class Observers:
         self._progress.checkpoint(number, checkpoint.path or "memory")
         self._callbacks.on_checkpoint(index, self.trial, checkpoint)
 
-    def validated(self, index: int, name: str, metrics: Mapping[str, Any]) -> None:
+    def validated(self, index: int, name: str, metrics: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
         """The validation of the checkpoint of a row is over. Callbacks do not see its metrics, nor do stoppers."""
+        late = {TRAINING_ITERATION: index, **counters, VALIDATION: metrics}
+        self._callbacks.log_validation(self.trial, late)
         if self._last_index == index and self.last_row is not None:
             self.last_row = with_validation(self.last_row, metrics)
         self._progress.validated(name, index, metrics)

@@ -46,6 +46,7 @@ from paceline.run.sizing import workers_of
 from paceline.run.spec import RunSpec, Trial
 from paceline.run.stoppers import make_stopper
 from paceline.run.validations import Validations
+from paceline.run.validator import Prepared
 from paceline.storage.outage import OUTAGE_SECONDS
 
 if TYPE_CHECKING:
@@ -321,6 +322,7 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
         warn_at_users_line("_max_cpu_fraction_per_node has no effect: workers may take all CPUs of a node.")
     data = embedding.data or (RunData.prepared(spec.ingest, spec.max_workers) if spec.ingest else RunData())
     task = pickled_task(spec, data.packed, data.preprocessor)
+    validations = Prepared.of(spec, engine, data.preprocessor)
     files = (
         run_files.reopen(spec, embedding.shared_sync, engine.name)
         if spec.restore_path is not None
@@ -335,7 +337,7 @@ def open_run(spec: RunSpec, engine: Engine, embedding: Embedding, stop: StopRequ
         overhead = spec.run_config.checkpoint_config.max_overhead
         asks = LoopAsks(budget=None if overhead is None else CheckpointBudget(overhead))
         parts = OpenRun(data, task, files, keeper, observers, decider, history, syncs, is_alone, asks)
-        parts.validations = Validations(spec, engine, parts)
+        parts.validations = Validations(spec, validations, engine, parts)
     except BaseException:
         files.close()
         raise

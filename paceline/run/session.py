@@ -113,18 +113,15 @@ class Session:
     ) -> dict[str, float] | None:
         """Hand one row, and maybe a checkpoint, to the driver.
 
-        Returns once the row is sent; waits for the driver's answer where the run may be
-        stopped at this row, where a checkpoint must be committed, or where values are
-        reduced over ranks. Raises StopTraining when the run shall stop after this row.
-        Returns the reduced values if there are any.
+        Returns once the row is sent; waits for the driver's answer where the run may be stopped at this row, where a
+        checkpoint must be committed, or where values are reduced over ranks, and returns those. Raises StopTraining
+        when the run shall stop after this row.
         """
         plain, finite = plain_metrics(metrics)
         rules, weights = check_reduce(plain, reduce) if reduce else (None, None)
         if checkpoint is not None:
             self._check_checkpoint(checkpoint, plain)
-        task = None
-        if validation:
-            task = checked_task(validation, self._setup.validation, plain, has_checkpoint=checkpoint is not None)
+        task = checked_task(validation, self._setup.validation, plain, has_checkpoint=checkpoint is not None)
         with self._lock:
             self._check_usable()
             self._read_messages()

@@ -37,6 +37,9 @@ class TBXLoggerCallback(FileLogger["_EventFile"]):
     def log_rows(self, trial: Trial, rows: Sequence[Row]) -> None:
         self._file(trial).add(rows)
 
+    def log_validation(self, trial: Trial, row: Row) -> None:
+        self._file(trial).add_late(row)
+
     def rewind(self, trial: Trial, keep: int) -> int:
         """An event file can't be cut back; the next row says which steps it replaces.
 
@@ -65,6 +68,12 @@ class _EventFile(AppendFile):
 
     def add(self, rows: Sequence[Row]) -> None:
         self.append(b"".join([self._records(row) for row in rows]))
+
+    def add_late(self, row: Row) -> None:
+        """Curves of their own; the row supersedes nothing, whatever comes next."""
+        supersedes, self._supersedes = self._supersedes, False
+        self.append(self._records(row))
+        self._supersedes = supersedes
 
     def _records(self, row: Row) -> bytes:
         step, wall_time = row.get(TRAINING_ITERATION), row.get("timestamp")

@@ -1,40 +1,33 @@
 """The validations of one run: which are wanted, which are at work, and what becomes of what they return.
 
 A validation is wanted from the moment its request is in the journal, which is before its checkpoint is committed. It
-begins when the checkpoint is there, in the order of the requests, by workers of its own (validation_job.py). What it
-returns is written down before anybody sees it; the checkpoint stays until then. What is not done when the driver ends
-is done by the next one.
+begins when the checkpoint is there, in the order of the requests, by workers of its own (validator.py says how, and
+validation_job.py is what happens then). What it returns is written down before anybody sees it; the checkpoint stays
+until then. What is not done when the driver ends is done by the next one.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import FailureConfig
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import AttemptFailure, WorkerFailure
+from paceline.air.errors import WorkerFailure
 from paceline.air.words import counted
-from paceline.engine.base import Engine, WorkerGroup
-from paceline.engine.serialization import Pickled, pickled
+from paceline.engine.base import Engine
 from paceline.run import root_cause
-from paceline.run.attempt import Attempt, StartPoint, is_seen
-from paceline.run.backend import check_threads
-from paceline.run.data import RunData
+from paceline.run.attempt import Attempt
 from paceline.run.failure_policy import Retry, decide_retry
-from paceline.run.messages import SessionSetup, TrialResources
 from paceline.run.phases import Phase
 from paceline.run.records import TrainingEnded, Validated, ValidationFailed, ValidationRequested
 from paceline.run.retention import pending_validations
-from paceline.run.spec import RunSpec, ValidationSpec
-from paceline.run.validation_job import LISTEN_EVERY_S, Outcome, ValidationDir, ValidationJob
-from paceline.run.validation_worker import ValidationWork
+from paceline.run.spec import RunSpec
+from paceline.run.validation_job import LISTEN_EVERY_S, Outcome
+from paceline.run.validator import Prepared, Validator, Wanted
 
 if TYPE_CHECKING:
     from paceline.run.opening import OpenRun
@@ -45,170 +38,14 @@ MANY = 10
 """Checkpoints that wait for their validation before the user is told that they take room."""
 
 
-@dataclass(eq=False)
-class Wanted:
-    """A validation that is not over."""
-
-    request: ValidationRequested
-    failures: list[AttemptFailure] = field(default_factory=list)
-    not_before: float = 0.0
-    outcome: Future[Outcome] | None = None
-    """While it is at work, or waits for room."""
-    attempt: Attempt | None = None
-
-    @property
-    def name(self) -> str:
-        return f"checkpoint_{self.request.number:06d}"
-
-
-class Validator:
-    """What all validations of a run have in common: how one of them is made."""
-
-    def __init__(self, spec: RunSpec, validation: ValidationSpec, engine: Engine, parts: OpenRun) -> None:
-        config = validation.config
-        self.config = config
-        self.workers = config.scaling_config.max_workers or 1
-        self.engine = engine
-        self.training: tuple[Phase, Attempt | None] = (Phase.OPENED, None)
-        """What the training does; its workers, while there are some."""
-        self.cancelled = threading.Event()
-        check_threads(spec.backend_config.backend_cls, self.workers, engine)
-        spec.backend_config.check(config.scaling_config)
-        data = parts.data.preprocessor
-        self._data = (
-            RunData()
-            if validation.ingest is None
-            else RunData.prepared(replace(validation.ingest, preprocessor=data), self.workers)
-        )
-        work = ValidationWork(config.fn, self._data.packed, data)
-        self._task: Pickled = pickled(work, spec.trainer_name)
-        self._spec = spec
-        self._ingest = validation.ingest
-        self._parts = parts
-        self._has_lent = False
-        """The room that the training had is used by a validation."""
-
-    @property
-    def most(self) -> int:
-        """Of validations at a time."""
-        return 1 if self.engine.capabilities.in_driver_process else self.config.max_concurrent
-
-    @property
-    def training_is_over(self) -> bool:
-        return self.training[0] is Phase.VALIDATING
-
-    @property
-    def has_place(self) -> bool:
-        """Whether there can be workers beside those of the training: not in threads of the driver's own process."""
-        return self.training_is_over or not self.engine.capabilities.in_driver_process
-
-    def job(self, wanted: Wanted, others: list[Wanted]) -> ValidationJob:
-        """One that may run in another thread."""
-        number = wanted.request.number
-        directory = ValidationDir(self._parts.files.run_dir.root, number)
-        return ValidationJob(
-            make_attempt=partial(self._attempt, wanted, directory, others),
-            task=self._task,
-            setup_of=partial(self._setup, wanted.request),
-            directory=directory,
-            checkpoint=directory.checkpoint(number),
-            may_begin=partial(self._may_begin, others),
-            cancelled=self.cancelled,
-            timeout_s=self.config.timeout_s,
-            max_log_bytes=self._spec.run_config.max_log_bytes,
-        )
-
-    # -- in the thread of a validation ----------------------------------------------------
-
-    def _may_begin(self, others: list[Wanted]) -> bool:
-        """Training goes first: a validation takes room that is left over, or waits until the training is over."""
-        if self.training_is_over:
-            return True
-        if self._training_starts:
-            return False
-        room = self.engine.room(self.config.scaling_config.on_nodes()[0])
-        return (room is None or room >= self.workers) and self._devices(others) != ()
-
-    @property
-    def _training_starts(self) -> bool:
-        return self.training[0] in (Phase.OPENED, Phase.STARTING, Phase.LAUNCHING)
-
-    def _is_unwanted(self) -> bool:
-        return self.cancelled.is_set() or self._training_starts
-
-    def _devices(self, others: list[Wanted]) -> tuple[str, ...] | None:
-        """The GPUs that nobody uses; none at all if they are too few, and None if no GPU is asked for here."""
-        share = self.config.scaling_config.num_gpus_per_worker
-        if not share or self.engine.capabilities.chooses_nodes:
-            return None
-        given = None if self._spec.devices is None else self._spec.devices()
-        _, training = self.training
-        at_work = [training, *(other.attempt for other in others)]
-        places = [place for attempt in at_work if attempt is not None for place in attempt.places]
-        used = {gpu for place in places for gpu in place.gpus or ()}
-        free = tuple(gpu for gpu in (self.engine.gpu_names() if given is None else given) if gpu not in used)
-        return free if len(free) >= share * self.workers else ()
-
-    def _attempt(self, wanted: Wanted, directory: ValidationDir, others: list[Wanted]) -> Attempt:
-        config, spec = self.config, self._spec
-        devices = self._devices(others)
-        spec = replace(
-            spec,
-            scaling=config.scaling_config,
-            ingest=self._ingest or spec.ingest,  # the same modules are imported for both
-            room=(),
-            devices=None if devices is None else lambda: devices,
-            reservation=spec.reservation if self.training_is_over and not others else None,
-            threads=max(1, int(config.scaling_config.num_cpus_per_worker)),
-        )
-        start = StartPoint(index=wanted.request.index, checkpoint_number=wanted.request.number)
-        attempt = Attempt(
-            wanted.request.attempt, spec, self.workers, self.engine, directory, start, None, self._is_unwanted
-        )
-        wanted.attempt = attempt
-        return attempt
-
-    def _setup(self, request: ValidationRequested, group: WorkerGroup) -> SessionSetup:
-        self._data.check_seen(group)
-        parts, trial = self._parts, self._parts.observers.trial
-        factory = self.config.scaling_config.as_placement_group_factory()
-        path, uri = self._checkpoint(request.number, group)
-        return SessionSetup(
-            trial_name=str(trial),
-            trial_id=trial.trial_id,
-            trial_dir=os.fsencode(trial.local_path if group.shares_directory else os.path.basename(trial.local_path)),
-            experiment_name=trial.experiment_name,
-            resources=TrialResources.of(factory.bundles, factory.strategy),
-            metadata=dict(self._spec.metadata),
-            attempt=request.attempt,
-            start_index=request.index,
-            next_number=parts.keeper.next_number,
-            decides=False,
-            resume_path=None if path is None else os.fsencode(path),
-            resume_uri=uri,
-            resume_relayed=path is None and uri is None,
-            validation_kwargs=request.kwargs,
-            gives_way=not self.engine.capabilities.in_driver_process,
-        )
-
-    def _checkpoint(self, number: int, group: WorkerGroup) -> tuple[str | None, str | None]:
-        """Its path or URI as the workers see it; neither if they have to ask for its files."""
-        path, mirror = self._parts.files.run_dir.checkpoint(number), self._parts.files.mirror
-        if mirror is not None and not path.exists():
-            if mirror.filesystem.given is None:
-                return None, f"{mirror.filesystem.uri}/{path.name}"
-            mirror.pull_checkpoint(number, path)
-        return (str(path), None) if is_seen(str(path), group) else (None, None)
-
-
 class Validations:
     """What is to be validated, and what came of it. Use it from the thread of the run."""
 
-    def __init__(self, spec: RunSpec, engine: Engine, parts: OpenRun) -> None:
+    def __init__(self, spec: RunSpec, prepared: Prepared | None, engine: Engine, parts: OpenRun) -> None:
         self.failure: WorkerFailure | None = None
         """Of a validation that fails the run."""
         self._parts = parts
-        self._validator = None if spec.validation is None else Validator(spec, spec.validation, engine, parts)
+        self._validator = None if prepared is None else Validator(spec, prepared, engine, parts)
         self._backend = spec.backend_config.backend_cls
         self._engine = engine
         self._wanted: dict[int, Wanted] = {}
@@ -292,7 +129,7 @@ class Validations:
     def _take(self, wanted: Wanted) -> None:
         assert wanted.outcome is not None
         assert self._validator is not None
-        outcome, wanted.outcome, wanted.attempt = _outcome_of(wanted.outcome), None, None
+        outcome, wanted.outcome, wanted.devices = _outcome_of(wanted.outcome), None, None
         for text in outcome.warnings:
             self._parts.warn(f"Validation of {wanted.name}: {text}")
         if outcome.returned is not None:
@@ -304,7 +141,8 @@ class Validations:
         assert outcome.returned is not None
         request, metrics = wanted.request, outcome.returned.metrics
         row = next((kept.row for kept in self._parts.keeper.committed if kept.number == request.number), {})
-        self._write_down(
+        counters = {key: row[key] for key in (TRAINING_ITERATION, "timesteps_total") if row.get(key) is not None}
+        self._parts.write_down(
             Validated(
                 attempt=request.attempt,
                 index=request.index,
@@ -312,11 +150,11 @@ class Validations:
                 time=time.time(),
                 duration_s=outcome.duration_s,
                 metrics=metrics,
-                counters={key: row[key] for key in (TRAINING_ITERATION, "timesteps_total") if row.get(key) is not None},
+                counters=counters,
             )
         )
         if self._forget(wanted, metrics):
-            self._parts.observers.validated(request.index, wanted.name, metrics)
+            self._parts.observers.validated(request.index, wanted.name, metrics, counters)
 
     def _failed(self, wanted: Wanted, outcome: Outcome) -> None:
         assert self._validator is not None
@@ -330,7 +168,7 @@ class Validations:
             wanted.not_before = time.monotonic() + decision.delay_s
             self._parts.warn(f"{said}. It is tried again.")
             return
-        self._write_down(
+        self._parts.write_down(
             ValidationFailed(
                 attempt=request.attempt,
                 index=request.index,
@@ -349,9 +187,6 @@ class Validations:
         else:
             excerpt = "\n".join(root_cause.excerpt(cause.traceback, 20)) if cause.kind == "exception" else ""
             self._parts.warn("\n".join(filter(None, [f"{said}. Training is not affected.", excerpt])) + where)
-
-    def _write_down(self, record: Validated | ValidationFailed) -> None:
-        self._parts.write_down(record)
 
     def _forget(self, wanted: Wanted, metrics: dict[str, Any] | None) -> bool:
         """It is over. False if the checkpoint is gone, or a later attempt has made another one of this number."""

@@ -71,6 +71,17 @@ class TestTensorBoard:
         log(logger, trial, [make_row(3, loss=30)])
         assert curves(read_events(trial))["paceline/loss"] == {1: 1, 2: 2, 3: 30}
 
+    def test_metrics_of_a_validation_come_late(self, make: LoggerMaker, trial: Trial) -> None:
+        """They supersede nothing, also if rows that come next do."""
+        logger = make(TBXLoggerCallback)
+        log(logger, trial, [make_row(i, loss=i) for i in (1, 2, 3)])
+        logger.rewind(trial, 2)
+        logger.log_validation(trial, {"training_iteration": 1, "validation": {"error": 0.5}})
+        log(logger, trial, [make_row(3, loss=7)])
+        events = read_events(trial)
+        assert curves(events)["paceline/validation/error"] == {1: 0.5}
+        assert [event.step for event in events if event.session_log.status] == [3]
+
     def test_another_driver_writes_the_surviving_history_again(self, make: LoggerMaker, trial: Trial) -> None:
         rows = [make_row(i, loss=i) for i in (1, 2, 3, 4)]
         first = make(TBXLoggerCallback)
