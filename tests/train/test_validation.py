@@ -20,6 +20,7 @@ from paceline.storage.run_dir import RunDir
 from paceline.testing.processes import Driver, Marks, wait_for
 from paceline.train import DataParallelTrainer, ValidationConfig, ValidationTask
 from paceline.tune import TuneConfig, Tuner
+from paceline.tune.schedulers import FIFOScheduler
 from tests.train.validating import trainer
 
 PROJECT = Path(__file__).parents[2]
@@ -408,14 +409,26 @@ def test_validations_of_trials(tmp_path: Path, marks: Marks) -> None:
         scaling_config=ScalingConfig(num_workers=1),
         validation_config=ValidationConfig(lambda checkpoint: {"twice": 2 * checkpoint.to_dict()["x"]}),
     )
+    seen: list[dict[str, Any]] = []
+
+    class Watching(FIFOScheduler):
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            seen.append(result)
+            return super().on_trial_result(controller, trial, result)
+
+        def on_trial_complete(self, controller: Any, trial: Any, result: dict[str, Any]) -> None:
+            seen.append(result)
+
     grid = Tuner(
         trained,
         param_space={"train_loop_config": {"x": tune.grid_search([1, 2, 3])}},
-        tune_config=TuneConfig(metric="loss", mode="min"),
+        tune_config=TuneConfig(metric="loss", mode="min", scheduler=Watching()),
         run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
     ).fit()
     assert [result.metrics["validation"]["twice"] for result in grid] == [2, 4, 6]
     assert grid.get_best_result("validation/twice", "max").metrics["loss"] == 3
+    assert len(seen) == 6
+    assert not any("validation" in row for row in seen)
 
 
 def test_too_slow_validations_are_told(tmp_path: Path, marks: Marks) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+from paceline.air.constants import VALIDATION
 from paceline.air.errors import ConfigError, DataError, SerializationError
 from paceline.air.result import Result
 from paceline.run.decisions import INTERRUPT_WAIT_S, PREEMPTION_SIGNALS, Stop
@@ -244,17 +245,19 @@ class Endings:
                 f"{trial} ended without having reported anything: return a dict of metrics, or call report()."
             )
         self._audience.trial_changed(trial, outcome.metrics, outcome.error)
-        scheduler = self._setup.scheduler
+        scheduler, metrics = self._setup.scheduler, outcome.metrics
+        if self._setup.kind.validates:  # nobody decides by what depends on how fast a validation was
+            metrics = {name: value for name, value in metrics.items() if name != VALIDATION}
         with self._audience.guarded():
             if to_searcher and not trial_run.searcher_knows_end:
-                last = {**trial_run.judged_by, **outcome.metrics} if outcome.metrics else None
+                last = {**trial_run.judged_by, **metrics} if metrics else None
                 self._complete({"trial_id": trial.trial_id, "result": last, "error": failed})
             if failed:
                 scheduler.on_trial_error(self._controller, trial)
             elif trial_run.seen == 0 and not outcome.metrics:
                 scheduler.on_trial_remove(self._controller, trial)
             else:
-                scheduler.on_trial_complete(self._controller, trial, outcome.metrics)
+                scheduler.on_trial_complete(self._controller, trial, metrics)
 
     def reopen(self, trial_run: TrialRun, directory: str) -> None:
         """Give a trial that had failed another chance: for the scheduler, which saw it leave, it is a new one."""

@@ -37,6 +37,8 @@ class TrainableKind(ABC):
 
     name: str
     """For directories."""
+    validates: bool = False
+    """Its rows may get metrics of validations, after they were reported."""
     counts_own_bundle = True
     """Whether the first bundle of the resources is taken while a trial runs; the process that merely drives the
     workers of a trainer costs nothing on one machine."""

@@ -36,6 +36,7 @@ class TrainerKind(TrainableKind):
         self.name = type(trainer).__name__
         self.run_config = trainer.run_config
         self.counts_own_bundle = not isinstance(trainer, DataParallelTrainer)
+        self.validates = trainer.validation_config is not None
         self._trainer = trainer
         self._shipped: dict[int, Shipped] = {}
         """By the identity of the value, which each of them keeps alive."""
