@@ -44,6 +44,7 @@ from benchmarks import (
     trackers,
     trees,
     tuning,
+    validation,
     viewing,
 )
 from benchmarks.harness import ROOT, Bench, MeasureError
@@ -58,6 +59,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "ddp": throughput.ddp,
     "sharded-steps": sharded.steps,
     "sharded-saves": sharded.saves,
+    "validation": validation.beside_training,
     "frameworks": frameworks.launchers,
     "framework-causes": frameworks.causes,
     "checkpoint": checkpoints.blocked,
