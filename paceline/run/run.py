@@ -171,6 +171,7 @@ class Run:
             self._reached.read_back()
             self._conclude(self._reached.result("finished"))
         elif parts.files.training_ended:
+            parts.observers.attempt_resumed(parts.files.last_row, parts.history)
             self._training_is_over()
 
     def _start(self, timeout: float) -> None:

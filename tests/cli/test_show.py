@@ -11,7 +11,7 @@ import pytest
 
 from paceline import tune
 from paceline.run.callbacks import Callback
-from paceline.run.records import Ended, RanksUsed, RankUse
+from paceline.run.records import CheckpointCommitted, Ended, RanksUsed, RankUse
 from paceline.trackers import TrackerCallback, send
 from paceline.train import RunConfig
 from paceline.tune import Tuner
@@ -204,3 +204,21 @@ def test_rows_are_counted_of_trials_that_a_hanging_tracker_never_came_to(cli: Cl
     (tmp_path / "hang").unlink()
     assert len(said) == 2
     assert all("ledger: 0 rows sent, 2 not sent yet" in each for each in said), said
+
+
+def test_validations(cli: Cli, tmp_path: Path) -> None:
+    records = [journals.header(), journals.attempt()]
+    for index in (1, 2, 3):
+        (tmp_path / f"checkpoint_{index:06d}").mkdir()
+        (tmp_path / f"checkpoint_{index:06d}" / "MANIFEST.json").touch()
+        committed = CheckpointCommitted(number=index, iteration=index, row={"loss": 1.0})
+        records += [journals.row(index, {"loss": 1.0}), journals.wanted(0, index), committed]
+    records += [journals.validated(0, 1, {"error": 0.5}), journals.failed_validation(0, 2, "ValueError: no")]
+    place = journals.write(tmp_path, records)
+    lines = [line.split() for line in cli("show", place).out.splitlines()]
+    shown = lines[lines.index(["Validations"]) + 2 :][:3]
+    assert [(line[0], line[2]) for line in shown] == [("1", "done"), ("2", "failed"), ("3", "pending")]
+    assert shown[0][-1] == "error=0.5"
+    assert "ValueError:" in shown[1]
+    row = json.loads(cli("show", place, "--json").out)
+    assert [each["state"] for each in row["validations"]] == ["done", "failed", "pending"]

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+import paceline
 from paceline import train, tune
 from paceline.air import Checkpoint, CheckpointConfig, Result, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.data import from_items
-from paceline.run.records import AttemptStarted, RunRecords, Validated
-from paceline.storage.run_dir import RunDir
+from paceline.run.records import AttemptStarted, Validated
 from paceline.testing.processes import Driver, Marks, wait_for
 from paceline.train import DataParallelTrainer, ValidationConfig, ValidationTask
 from paceline.tune import TuneConfig, Tuner
 from paceline.tune.schedulers import FIFOScheduler
-from tests.train.validating import trainer
+from tests.train.validating import check_metrics, records_of, run_of, said_at_the_end, trainer
 
 PROJECT = Path(__file__).parents[2]
 
@@ -33,33 +33,6 @@ def marks(tmp_path: Path) -> Marks:
 
 def places(tmp_path: Path, marks: Marks) -> dict[str, str]:
     return {"storage": str(tmp_path / "results"), "marks": str(marks.directory)}
-
-
-def run_of(tmp_path: Path) -> Path:
-    (journal,) = (tmp_path / "results").glob("*/*/journal.jsonl")
-    return journal.parent
-
-
-def records_of(path: Path | str) -> RunRecords:
-    return RunRecords.read(RunDir(Path(path)))
-
-
-def said_at_the_end(path: Path | str) -> str:
-    """The warnings of the run."""
-    end = records_of(path).last_end
-    assert end is not None
-    return "\n".join(end.warnings)
-
-
-def check_metrics(result: Result, steps: int = 4) -> None:
-    """Every row has the metrics of its own checkpoint, wherever they are looked at."""
-    for each in (result, Result.from_path(result.path)):
-        rows = each.metrics_dataframe
-        assert rows["training_iteration"].tolist() == list(range(1, steps + 1))
-        assert rows["validation/step"].tolist() == rows["training_iteration"].tolist()
-        assert each.metrics["validation"] == {"error": abs(steps - 2), "step": steps}
-        for checkpoint, metrics in each.best_checkpoints:
-            assert checkpoint.to_dict()["step"] == metrics["validation"]["step"] == metrics["training_iteration"]
 
 
 def one_worker(loop: Any, tmp_path: Path, **arguments: Any) -> DataParallelTrainer:
@@ -94,7 +67,9 @@ def driving(tmp_path: Path, marks: Marks, **more: Any) -> Driver:
 
 
 def test_training_continues_meanwhile_and_the_end_waits(tmp_path: Path, marks: Marks) -> None:
-    with driving(tmp_path, marks, validation_stops=[1, 4], keep=1) as driver:
+    with driving(tmp_path, marks, train_stops=[2], validation_stops=[1, 4], keep=1) as driver:
+        marks.wait("validating", step=1)
+        marks.open_gate("train-2")
         (trained,) = marks.wait("trained")  # with the first validation still at work
         assert [mark["step"] for mark in marks.read("validating")] == [1]
         saved = [name for name in trained["checkpoints"] if name.startswith("checkpoint_")]
@@ -441,3 +416,27 @@ def test_too_slow_validations_are_told(tmp_path: Path, marks: Marks) -> None:
     check_metrics(result, steps=12)
     assert "11 checkpoints wait for their validation" in said_at_the_end(result.path)
     assert sum(isinstance(each, AttemptStarted) for each in records_of(result.path)) == 1
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_gpus(tmp_path: Path, gpus: int) -> None:
+    """Validation takes a GPU that the training leaves, or waits until the training has ended."""
+
+    def loop() -> None:
+        save_once()
+        train.report({"gpu": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+    def validate(checkpoint: Checkpoint) -> dict[str, str]:
+        return {"gpu": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    one_gpu = ScalingConfig(num_workers=1, use_gpu=True)
+    with paceline.init(num_gpus=gpus):
+        result = DataParallelTrainer(
+            loop,
+            scaling_config=one_gpu,
+            run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+            validation_config=ValidationConfig(validate, scaling_config=one_gpu),
+        ).fit()
+    assert not result.warnings
+    assert result.metrics["gpu"] == "0"
+    assert result.metrics_dataframe["validation/gpu"][0] in (["0"] if gpus == 1 else ["0", "1"])

@@ -10,10 +10,13 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from paceline import train
-from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig
+from paceline.run.records import RunRecords
+from paceline.storage.run_dir import RunDir
 from paceline.testing.processes import Marks
 from paceline.train import DataParallelTrainer, ValidationConfig
 
@@ -55,10 +58,16 @@ def trainer(
     retries: int = 0,
     restore: str | None = None,
     engine: str | None = None,
+    workers: int = 1,
     **validation: Any,
 ) -> DataParallelTrainer:
     config = {"marks": marks, "steps": steps, "stops": list(train_stops)}
-    how = ValidationConfig(partial(validate, marks=marks, stops=validation_stops), max_failures=retries, **validation)
+    how = ValidationConfig(
+        partial(validate, marks=marks, stops=validation_stops),
+        scaling_config=ScalingConfig(num_workers=workers),
+        max_failures=retries,
+        **validation,
+    )
     if restore is not None:
         return DataParallelTrainer.restore(restore, loop, train_loop_config=config, validation_config=how)
     return DataParallelTrainer(
@@ -77,6 +86,33 @@ def trainer(
             ),
         ),
     )
+
+
+def run_of(tmp_path: Path) -> Path:
+    (journal,) = (tmp_path / "results").glob("*/*/journal.jsonl")
+    return journal.parent
+
+
+def records_of(path: Path | str) -> RunRecords:
+    return RunRecords.read(RunDir(Path(path)))
+
+
+def said_at_the_end(path: Path | str) -> str:
+    """The warnings of the run."""
+    end = records_of(path).last_end
+    assert end is not None
+    return "\n".join(end.warnings)
+
+
+def check_metrics(result: Result, steps: int = 4) -> None:
+    """Every row has the metrics of its own checkpoint, wherever they are looked at."""
+    for each in (result, Result.from_path(result.path)):
+        rows = each.metrics_dataframe
+        assert rows["training_iteration"].tolist() == list(range(1, steps + 1))
+        assert rows["validation/step"].tolist() == rows["training_iteration"].tolist()
+        assert each.metrics["validation"] == {"error": abs(steps - 2), "step": steps}
+        for checkpoint, metrics in each.best_checkpoints:
+            assert checkpoint.to_dict()["step"] == metrics["validation"]["step"]
 
 
 if __name__ == "__main__":
