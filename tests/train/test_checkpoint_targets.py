@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, session
+from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.engine.base import Placement, WorkerGroup
 from paceline.engine.local.engine import LocalEngine
 from paceline.run.checkpoint_target import InMemory, Relayed, RemotePrefix, SharedPath, choose_target
@@ -22,6 +22,7 @@ from paceline.storage.filesystem import FsspecFilesystem
 from paceline.storage.mirror import Mirror
 from paceline.storage.run_dir import RunDir
 from paceline.testing.invariants import check_checkpoints
+from paceline.train import DataParallelTrainer, ValidationConfig
 from tests.train.quick import quick_trainer
 from tests.train.saving import SIZE, STEPS, check, saving
 
@@ -171,3 +172,24 @@ def test_what_is_chosen(tmp_path: Path) -> None:
     assert chosen[False, False, False] is Relayed
     assert chosen[False, False, True] is RemotePrefix
     assert all(issubclass(kind, InMemory) for (in_memory, *_), kind in chosen.items() if in_memory)
+
+
+def test_checkpoints_are_validated_elsewhere(away: dict[str, Any]) -> None:
+    """The validation workers do not see the driver's disk either."""
+
+    def loop() -> None:
+        for step in (1, 2):
+            session.report({"a": step}, checkpoint=Checkpoint.from_dict({"step": step}), validation=True)
+
+    def validate(checkpoint: Checkpoint) -> dict[str, int]:
+        session.get_checkpoint()
+        return {"step": checkpoint.to_dict()["step"]}
+
+    result = DataParallelTrainer(
+        loop,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(verbose=0, **away),
+        validation_config=ValidationConfig(validate, scaling_config=ScalingConfig(num_workers=2)),
+    ).fit()
+    assert not result.warnings
+    assert result.metrics_dataframe["validation/step"].tolist() == [1, 2]
