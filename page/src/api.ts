@@ -75,6 +75,14 @@ export interface CheckpointFacts {
   time: number | null;
 }
 
+export interface ValidationFacts {
+  /** Of the checkpoint. */
+  number: number;
+  attempt: number;
+  state: "pending" | "done" | "failed";
+  error: string;
+}
+
 interface Summary {
   path: string;
   name: string;
@@ -108,6 +116,8 @@ export interface Facts {
   /** Of the rank that caused the last failure, which need not be rank 0; null if it reported nothing. */
   last_report: { rank: number; iteration: number; metrics: { [key: string]: Plain } } | null;
   checkpoints: CheckpointFacts[];
+  /** In the order in which they were requested. */
+  validations: ValidationFacts[];
   how_to_continue: string;
   warnings: string[];
   ranks: number[];

@@ -2,7 +2,7 @@
 
 import { Fragment } from "preact";
 import { useState } from "preact/hooks";
-import { address, post, type CheckpointFacts, type Entry, type Facts } from "./api";
+import { address, post, type CheckpointFacts, type Entry, type Facts, type ValidationFacts } from "./api";
 import { bytes, moment, number } from "./format";
 import { Empty } from "./ui";
 
@@ -23,6 +23,7 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
     set((before) => ({ ...before, [place]: verdict }));
   };
   const scored = kept.some((each) => each.score !== null);
+  const validations = new Map(facts.validations.map((each) => [each.number, each]));
   return (
     <div class="scroll">
       <table class="plain">
@@ -31,6 +32,7 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
             <th class="right">Number</th>
             <th class="right">Iteration</th>
             {scored ? <th class="right">Score</th> : null}
+            {validations.size ? <th>Validation</th> : null}
             <th class="right">Size</th>
             <th>Time</th>
             <th>Files</th>
@@ -44,6 +46,11 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
                 <td class="right">{each.number}</td>
                 <td class="right">{number(each.iteration)}</td>
                 {scored ? <td class="right">{number(each.score)}</td> : null}
+                {validations.size ? (
+                  <td>
+                    <Validation facts={validations.get(each.number)} />
+                  </td>
+                ) : null}
                 <td class="right">{bytes(each.size)}</td>
                 <td>{each.time ? moment(each.time) : "–"}</td>
                 <td>{each.kept ? <Checked verdict={verdicts[each.number]} /> : <Gone facts={each} />}</td>
@@ -69,13 +76,25 @@ export function Checkpoints({ entry, facts }: { entry: Entry; facts: Facts }) {
                   ) : null}
                 </td>
               </tr>
-              <Wrong verdict={verdicts[each.number]} across={scored ? 7 : 6} />
+              <Wrong verdict={verdicts[each.number]} across={6 + Number(scored) + Number(validations.size > 0)} />
             </Fragment>
           ))}
         </tbody>
       </table>
     </div>
   );
+}
+
+/** The metrics of one that is done are among the curves. */
+function Validation({ facts }: { facts: ValidationFacts | undefined }) {
+  if (!facts) return <span class="faint">–</span>;
+  if (facts.state === "failed")
+    return (
+      <span class="bad" title={facts.error}>
+        failed
+      </span>
+    );
+  return facts.state === "done" ? <span class="good">done</span> : <span>pending</span>;
 }
 
 /** A checkpoint that the run itself deleted is no cause for concern; others are. */
