@@ -45,8 +45,8 @@ class Batches(ABC):
         """How many workers read a batch together, each its part."""
         return 1
 
-    def _joined(self) -> AbstractContextManager[Any]:
-        """Around a pass over batches."""
+    def _joined(self) -> AbstractContextManager[Callable[[], None] | None]:
+        """Around a pass over batches. What it gives is called before each of them."""
         return nullcontext()
 
     def _check_form(self, called: str) -> None:  # noqa: B027  # of a whole dataset, all forms can be had

@@ -225,7 +225,7 @@ class BatchIterable(Generic[B]):
         sized = self._sized_batches(epoch)
         batches = Background(sized, self.options.prefetch_batches) if self._in_background else sized
         try:
-            with self.owner._joined():
+            with self.owner._joined() as starts_batch:
                 asked = began
                 for batch, rows in batches:
                     given = time.perf_counter()
@@ -237,6 +237,8 @@ class BatchIterable(Generic[B]):
                     epoch.yielded(rows)
                     if clock is not None:
                         clock.took_batch(asked, given)
+                    if starts_batch is not None:
+                        starts_batch()
                     yield batch
                     asked = time.perf_counter()
                     stats.user_s += asked - given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -256,7 +256,7 @@ class DataIterator(Batches):
         self._current = _ShardEpoch(self, shares, options)
         return self._current
 
-    def _joined(self) -> AbstractContextManager[Any]:
+    def _joined(self) -> AbstractContextManager[Callable[[], None] | None]:
         is_alone = self._workers == 1
         return nullcontext() if is_alone or self._dataset.uneven != "join" else joined(self._dataset.name)
 

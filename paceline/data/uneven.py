@@ -9,9 +9,10 @@ are registered here by whoever wraps them; the pass over the batches is the cont
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from paceline.air.errors import DataError
@@ -68,16 +69,67 @@ def register(model: Any) -> None:
     _joinable.append(weakref.ref(model))
 
 
-def joined(dataset: str) -> AbstractContextManager[Any]:
-    """Around a pass: a rank that has ended its own takes part in what the others do until they have ended theirs."""
-    models = [model for reference in _joinable if (model := reference()) is not None]
+@contextmanager
+def joined(dataset: str) -> Iterator[Callable[[], None]]:
+    """Around a pass: a rank that has ended its own takes part in what the others do until they have ended theirs.
+
+    What it gives is called before each batch.
+    """
+    from torch.distributed.algorithms.join import Join, _JoinConfig
+
+    model = _model_to_join(dataset)
+    forwards = 0
+
+    def starts_batch() -> None:
+        nonlocal forwards
+        forwards = 0
+
+    def count_forward(module: Any, arguments: Any) -> None:
+        nonlocal forwards
+        forwards += 1
+        if forwards > 1:
+            raise DataError(
+                f'dataset {dataset!r}: uneven="join" allows one call of the model and one backward() for each batch, '
+                f"and {_name(model)} was called a second time. Give it all inputs in one call, or use "
+                'uneven="equal" or "pad_mask". To evaluate within the loop, call the model without its wrapper: '
+                "model.module(...)."
+            )
+
+    hook = model.register_forward_pre_hook(count_forward)
+    try:
+        with Join([model]):
+            yield starts_batch
+    finally:
+        hook.remove()
+        # Join leaves it switched on, and every later call of the model would wait for all ranks.
+        model._join_config = _JoinConfig.construct_disabled_join_config()  # type: ignore[no-untyped-call]
+
+
+def _model_to_join(dataset: str) -> Any:
+    """The only one: a rank without batches can take part in the collectives of one model, called once per batch."""
+    models = _models_alive()
+    if len(models) > 1:
+        del models
+        gc.collect()  # Models that nobody uses any more may refer to themselves.
+        models = _models_alive()
     if not models:
         raise DataError(
             f'dataset {dataset!r}: uneven="join" needs a model that prepare_model() has wrapped in '
             "DistributedDataParallel, and there is none. Call prepare_model() before the loop over batches, or use "
             'uneven="equal" or "pad_mask".'
         )
-    from torch.distributed.algorithms.join import Join
+    if len(models) > 1:
+        raise DataError(
+            f'dataset {dataset!r}: uneven="join" works with one model, and prepare_model() has wrapped {len(models)}: '
+            f'{", ".join(map(_name, models))}. Use uneven="equal" or "pad_mask". A model that is not trained '
+            "needs no wrapper: prepare_model(model, parallel_strategy=None)."
+        )
+    return models[0]
 
-    context: AbstractContextManager[Any] = Join(models)
-    return context
+
+def _models_alive() -> list[Any]:
+    return [model for reference in _joinable if (model := reference()) is not None]
+
+
+def _name(model: Any) -> str:
+    return type(model.module).__name__

@@ -123,7 +123,7 @@ def test_an_evaluation_is_that_of_one_process(workers: int, uneven: str | None) 
 
 
 def train_jointly() -> None:
-    """In each step the ranks exchange gradients; one of them has a step more."""
+    """In each step the ranks exchange gradients; one of them has a step more. Rank 0 evaluates after each pass."""
     import torch
 
     from paceline.train.torch import prepare_model
@@ -138,6 +138,9 @@ def train_jointly() -> None:
             model(batch["id"].float().unsqueeze(1)).square().mean().backward()
             optimizer.step()
             rows, steps = rows + batch["id"].tolist(), steps + 1
+        if train.get_context().get_world_rank() == 0:
+            with torch.no_grad():
+                model(torch.ones(1, 1))
         weights = [float(parameter.sum()) for parameter in model.parameters()]
         train.report({"rows": rows, "steps": steps, "weights": weights})
 
@@ -151,6 +154,65 @@ def test_join_lets_ranks_with_fewer_batches_take_part(tmp_path: Any) -> None:
     assert [last[rank]["steps"] for rank in (0, 1)] == [11, 10]
     assert sorted([*last[0]["rows"], *last[1]["rows"]]) == list(range(ROWS)), "every row once"
     assert last[0]["weights"] == last[1]["weights"], "the model is the same on all ranks"
+
+
+def _uses_two_models() -> None:
+    import torch
+
+    from paceline.train.torch import prepare_model
+
+    models = [prepare_model(torch.nn.Linear(1, 1)), prepare_model(torch.nn.Bilinear(1, 1, 1))]
+    for batch in train.get_dataset_shard("train").iter_torch_batches(batch_size=5):
+        models[0](batch["id"].float().unsqueeze(1)).sum().backward()
+
+
+def _calls_it_twice() -> None:
+    import torch
+
+    from paceline.train.torch import prepare_model
+
+    model = prepare_model(torch.nn.Linear(1, 1))
+    for batch in train.get_dataset_shard("train").iter_torch_batches(batch_size=5):
+        rows = batch["id"].float().unsqueeze(1)
+        (model(rows) - model(rows + 1)).square().mean().backward()
+
+
+@pytest.mark.parametrize(
+    ("loop", "message"),
+    [
+        (_uses_two_models, r"works with one model, and prepare_model\(\) has wrapped 2: Linear, Bilinear"),
+        (_calls_it_twice, r"one call of the model.*Linear was called a second time"),
+    ],
+)
+def test_join_refuses_loops_that_would_wait_for_ever(loop: Any, message: str) -> None:
+    from paceline.train.torch import TorchTrainer
+
+    with pytest.raises(DataError, match=message):
+        run(loop, 2, "join", "train", TorchTrainer)
+
+
+def _makes_models_in_turn() -> None:
+    """Folds of a cross-validation: the model before is gone."""
+    import torch
+
+    from paceline.train.torch import prepare_model
+
+    shard = train.get_dataset_shard("train")
+    for _ in range(2):
+        model, rows = prepare_model(torch.nn.Linear(1, 1)), 0
+        for batch in shard.iter_torch_batches(batch_size=5):
+            model(batch["id"].float().unsqueeze(1)).sum().backward()
+            rows += len(batch["id"])
+            if rows == 20:
+                break
+        train.report({"rows": rows})
+        del model
+
+
+def test_join_takes_one_model_after_the_other() -> None:
+    from paceline.train.torch import TorchTrainer
+
+    assert run(_makes_models_in_turn, 2, "join", "train", TorchTrainer).metrics["rows"] == 20
 
 
 def test_join_is_refused_where_ranks_cannot_join() -> None:
