@@ -104,6 +104,8 @@ EXPORTED: dict[str, set[str]] = {
     | {"Checkpoint", "Result", "TrainContext", "TrainingFailedError", "TRAIN_DATASET_KEY"}
     | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer", "BatchPredictor", "Predictor"},
     "paceline.train.torch": {
+        "MemoryEstimate",
+        "RankMemory",
         "TorchCheckpoint",
         "TorchConfig",
         "TorchDetectionPredictor",
@@ -113,6 +115,7 @@ EXPORTED: dict[str, set[str]] = {
         "accelerate",
         "backward",
         "enable_reproducibility",
+        "estimate_memory",
         "get_device",
         "get_devices",
         "prepare_data_loader",

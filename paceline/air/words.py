@@ -11,6 +11,7 @@ _ESCAPE_SEQUENCE = re.compile(
 )
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LONGEST_VALUE = 40
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?))?(?:b|bytes?)?", re.IGNORECASE)
 
 
 def printable(text: str) -> str:
@@ -67,3 +68,12 @@ def size_text(size: int) -> str:
         if amount < 999.5:
             return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
     return f"{amount / 1000:,.1f} TB"
+
+
+def bytes_of(text: str) -> int | None:
+    """The size that a person wrote: ``24GiB`` (powers of 1,024), ``80 GB`` (powers of 1,000), or just bytes."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    number, unit, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower()) if unit else 0))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paceline.air.words import brief_text, counted, duration_text, moment_text, size_text, value_text
+from paceline.air.words import brief_text, bytes_of, counted, duration_text, moment_text, size_text, value_text
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,19 @@ def test_moment_text() -> None:
     for odd in (1e300, math.inf, math.nan):
         assert moment_text(odd) == "?"
         assert duration_text(math.copysign(math.inf, odd)) == "?"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("24GiB", 24 << 30),
+        ("80 GB", 80 * 10**9),
+        ("1.5k", 1500),
+        ("2tib", 2 << 40),
+        ("4096", 4096),
+        ("512 bytes", 512),
+        *((text, None) for text in ("", "GiB", "-1GB", "1 apple", "1e9")),
+    ],
+)
+def test_sizes_that_people_write(text: str, size: int | None) -> None:
+    assert bytes_of(text) == size

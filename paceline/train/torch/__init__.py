@@ -17,11 +17,14 @@ from paceline.train.torch.loop import (
     prepare_model,
     prepare_optimizer,
 )
+from paceline.train.torch.memory import MemoryEstimate, RankMemory, estimate_memory
 from paceline.train.torch.predictor import TorchDetectionPredictor, TorchPredictor
 from paceline.train.torch.sharded import load_sharded, save_sharded
 from paceline.train.torch.trainer import TorchTrainer
 
 __all__ = [
+    "MemoryEstimate",
+    "RankMemory",
     "TorchCheckpoint",
     "TorchConfig",
     "TorchDetectionPredictor",
@@ -31,6 +34,7 @@ __all__ = [
     "accelerate",
     "backward",
     "enable_reproducibility",
+    "estimate_memory",
     "get_device",
     "get_devices",
     "load_sharded",
