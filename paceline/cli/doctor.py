@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from paceline.air.words import counted
-from paceline.cli.errors import FAILED
+from paceline.cli.doctor_model import add_model_options, is_without_model, show_memory
+from paceline.cli.errors import FAILED, USAGE, CommandError
 from paceline.cli.output import GREEN, RED, YELLOW, add_format, heading, write, write_csv, write_json, write_pairs
 from paceline.cli.table import Cell, Styled, cell
 
@@ -16,6 +17,9 @@ left behind, installed frameworks and their versions, Ray and GPUs. It changes n
 the processes that killed drivers left behind and removes their files.
 
 The exit code is 1 if there is a problem that prevents runs; warnings do not count.
+
+With --model it estimates instead what training that model needs in memory on each worker, with DDP and with FSDP2, and
+what is left for activations. It calls the function, and starts no workers.
 """
 
 _STYLES = {"ok": GREEN, "warning": YELLOW, "problem": RED}
@@ -24,10 +28,17 @@ _STYLES = {"ok": GREEN, "warning": YELLOW, "problem": RED}
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fix", action="store_true", help="sweep what killed drivers left behind")
     add_format(parser)
+    add_model_options(parser)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print every finding; 1 if one of them is a problem."""
+    """Print every finding; 1 if one of them is a problem. With a model, print what it needs."""
+    if is_without_model(given):
+        raise CommandError("Which model? Name a function that returns it with --model module:function.", USAGE)
+    if given.model is not None:
+        if given.fix:
+            raise CommandError("--fix and --model do different things: give one of them.", USAGE)
+        return show_memory(given)
     from paceline.cli.doctor_machine import machine_findings, sweep
     from paceline.cli.doctor_packages import package_findings
 
