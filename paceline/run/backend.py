@@ -45,6 +45,9 @@ class Backend:
     """Functions that only wait for other ranks, as "module:function". A rank that is seen there waits."""
     mixed_frames: ClassVar[tuple[str, ...]] = ()
     """Functions that compute, and wait for other ranks in between. A rank that is seen there waits if it is idle."""
+    collective_errors: ClassVar[tuple[str, ...]] = ()
+    """Words, in lower case, of errors that only collective operations raise: a rank that fails with them has waited for
+    others. For frameworks whose stacks do not show the functions above."""
     joins_uneven: ClassVar[bool] = False
     """True if ranks without more batches can take part in what the others do (`uneven="join"`)."""
     ranks_leave: bool = False

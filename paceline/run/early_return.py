@@ -8,7 +8,7 @@ from typing import Protocol
 from paceline.air.errors import WorkerFailure
 from paceline.run.backend import Backend
 from paceline.run.hang_words import Scene, returned_early
-from paceline.run.positions import KnownFrames
+from paceline.run.positions import KnownFrames, Position
 from paceline.run.report_flow import AttemptProblem
 from paceline.run.root_cause import is_echo
 
@@ -37,7 +37,7 @@ def waited_in_vain(
     """
     known, failures = attempt.known_frames, sorted(attempt.failures, key=lambda failure: failure.time_ns)
     positions = {failure.rank: known.position(failure.traceback) for failure in failures}
-    if not failures or not all(position.waits_in or position.may_wait_in for position in positions.values()):
+    if not failures or not all(_has_waited(failure, positions[failure.rank], backend) for failure in failures):
         return None
     first = failures[0]
     told = "\n".join(f"-- rank {failure.rank} --\n{failure.traceback}" for failure in failures)
@@ -54,6 +54,13 @@ def waited_in_vain(
         text = returned_early(gone, last_index[gone], first.rank, positions[first.rank])
         return AttemptProblem("report_mismatch", gone, text, told)
     return None
+
+
+def _has_waited(failure: WorkerFailure, position: Position, backend: type[Backend]) -> bool:
+    if position.waits_in or position.may_wait_in:
+        return True
+    text = failure.message.lower()
+    return failure.kind == "exception" and any(words in text for words in backend.collective_errors)
 
 
 def _timed_out(failure: WorkerFailure) -> bool:

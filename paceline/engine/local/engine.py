@@ -17,7 +17,7 @@ from paceline.engine.local.wardens import Wardens
 from paceline.engine.places import Node, drivers_node, lay_out
 from paceline.engine.reactor import ReactorEngine
 
-IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"LD_", b"PYTHON")
+IMPORT_TIME_PREFIXES = (b"OMP_", b"MKL_", b"TORCH", b"JAX_", b"LD_", b"PYTHON")
 """Variables that libraries read when they are imported: another value needs another warden."""
 ROUNDING = 1e-6
 FDS_PER_WORKER = 4

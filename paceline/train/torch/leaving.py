@@ -7,12 +7,10 @@ this, and its destructor may hang, so the sockets are found by watching which on
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import stat
 from collections.abc import Callable
 from typing import Any
+
+from paceline.train.network import open_sockets, send_no_more
 
 COLLECTIVE_FRAMES = (
     *(
@@ -56,32 +54,17 @@ class GlooSockets:
             backend = args[3] if len(args) > 3 else kwargs.get("backend")
             if str(backend).lower() != "gloo":  # NCCL may still be sending when the train function returns.
                 return original(*args, **kwargs)
-            before = _sockets()
+            before = open_sockets()
             try:
                 return original(*args, **kwargs)
             finally:
-                self._opened.update(_sockets().items() - before.items())
+                self._opened.update(open_sockets().items() - before.items())
 
         make_group.__wrapped__ = original  # type: ignore[attr-defined]
         setattr(module, _MAKES_GROUPS, make_group)
 
     def shut_down(self) -> None:
         """Send nothing more. Descriptors stay open: they are Gloo's."""
-        still_there = _sockets().items() & self._opened.items()
+        still_there = open_sockets().items() & self._opened.items()
         self._opened.clear()
-        for descriptor, _ in still_there:
-            # An error: it only listens, the peer has hung up, or Gloo has closed it meanwhile.
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6):
-                    connection.shutdown(socket.SHUT_WR)
-
-
-def _sockets() -> dict[int, int]:
-    """Descriptor and inode of every socket of this process."""
-    found = {}
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
-        with contextlib.suppress(OSError):  # The one that lists the directory is gone.
-            status = os.stat(f"/proc/self/fd/{name}")
-            if stat.S_ISSOCK(status.st_mode):
-                found[int(name)] = status.st_ino
-    return found
+        send_no_more([descriptor for descriptor, _ in still_there])
