@@ -35,6 +35,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
 TRAINERS = {
     "paceline.train.torch.TorchTrainer": "pip install 'paceline[torch]'",
     "paceline.train.tensorflow.TensorflowTrainer": "pip install 'paceline[tensorflow]'",
+    "paceline.train.jax.JaxTrainer": "pip install 'paceline[jax]'",
     "paceline.train.horovod.HorovodTrainer": "make horovod",
     "paceline.train.huggingface.TransformersTrainer": "pip install 'paceline[huggingface]'",
     "paceline.train.huggingface.transformers.TransformersTrainer": "pip install 'paceline[huggingface]'",
@@ -50,6 +51,7 @@ TRAINERS = {
 NEEDED_BY = {
     "torch": ("torch", "huggingface", "lightning"),
     "tensorflow": ("tensorflow",),
+    "jax": ("jax",),
     "horovod": ("horovod",),
     "transformers": ("huggingface.TransformersTrainer", "huggingface.transformers"),
     "accelerate": ("huggingface",),

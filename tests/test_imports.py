@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 HEAVY = {"cloudpickle", "fsspec", "numpy", "pandas", "pyarrow", "rich", "tensorboardX", "xxhash"} | {
     *("accelerate", "datasets", "fastapi", "horovod", "joblib", "keras", "lightgbm", "lightning", "pytorch_lightning"),
+    *("flax", "jax", "jaxlib", "optax", "orbax"),
     *("skops", "sklearn", "tensorflow", "tf_keras", "tokenizers", "torch", "transformers", "uvicorn", "xgboost"),
     *("aim", "comet_ml", "mlflow", "wandb"),
 }
@@ -122,6 +123,7 @@ EXPORTED: dict[str, set[str]] = {
         "prepare_model",
         "prepare_optimizer",
     },
+    "paceline.train.jax": {"JaxCheckpoint", "JaxConfig", "JaxPredictor", "JaxTrainer"},
     "paceline.train.tensorflow": {
         "RayTrainReportCallback",
         "ReportCallback",
@@ -332,6 +334,7 @@ print(json.dumps(exported))
         "from paceline.train.lightgbm import LightGBMCheckpoint, LightGBMPredictor, LightGBMTrainer",
         "from paceline.train.sklearn import SklearnCheckpoint, SklearnPredictor, SklearnTrainer",
         "from paceline.train.tensorflow import TensorflowCheckpoint, TensorflowPredictor, TensorflowTrainer",
+        "from paceline.train.jax import JaxCheckpoint, JaxConfig, JaxPredictor, JaxTrainer",
         "from paceline.train.horovod import HorovodConfig, HorovodTrainer",
         "from paceline.train.huggingface import TransformersCheckpoint, TransformersPredictor, TransformersTrainer",
         "from paceline.train.huggingface import AccelerateTrainer, HuggingFaceTrainer",

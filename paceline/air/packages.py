@@ -10,7 +10,7 @@ from paceline.air.version import version
 
 FRAMEWORKS = (
     *("torch", "tensorflow", "xgboost", "lightgbm", "sklearn", "transformers", "accelerate", "horovod"),
-    *("lightning", "pytorch_lightning", "ray"),
+    *("lightning", "pytorch_lightning", "ray", "jax", "flax", "optax"),
 )
 """Modules whose version matters to a training."""
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "pytorch_lightning": "pytorch-lightning"}

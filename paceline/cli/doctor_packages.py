@@ -26,6 +26,8 @@ FRAMEWORKS = {
     "tensorflow-cpu": "tensorflow",
     "keras": "tensorflow",
     "tf-keras": "",
+    "jax": "jax",
+    "orbax-checkpoint": "jax",
     "horovod": "",
     "xgboost": "xgboost",
     "xgboost-cpu": "xgboost",

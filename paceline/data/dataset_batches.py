@@ -174,6 +174,33 @@ class Batches(ABC):
 
         return BatchIterable(self, options, cut)
 
+    def iter_jax_batches(
+        self,
+        *,
+        sharding: Any = None,
+        prefetch_batches: int = 1,
+        batch_size: int | None = DEFAULT_BATCH_ROWS,
+        global_batch_size: int | None = None,
+        dtypes: Any = None,
+        drop_last: bool = False,
+        local_shuffle_buffer_size: int | None = None,
+        local_shuffle_seed: int | None = None,
+    ) -> BatchIterable[Any]:
+        """Batches as dicts of jax.Arrays, each of which holds the rows of all workers.
+
+        `sharding` is a jax.sharding.Sharding, a Mesh (rows are dealt over its first axis) or a dict of these by column;
+        None deals the rows over all devices. Every worker takes equally many batches.
+        """
+        from paceline.data.jax_batches import GlobalArrays
+
+        self._check_form("iter_jax_batches")
+        batch_size = rows_per_worker(batch_size, global_batch_size, self._sharers)
+        options = BatchOptions.checked(
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
+        )
+        arrays = GlobalArrays(sharding, self._sharers, dtypes)
+        return BatchIterable(self, options, lambda run, rows, copy: arrays.split(run, rows))
+
     def to_tf(
         self,
         feature_columns: str | list[str],

@@ -24,7 +24,7 @@ from paceline.data.ingest.position import (
     share_epoch,
 )
 from paceline.data.ingest.prepared import PreparedDataset
-from paceline.data.uneven import batches_of_all, joined, padded
+from paceline.data.uneven import batches_of_all, check_form, joined, padded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -261,12 +261,7 @@ class DataIterator(Batches):
         return nullcontext() if is_alone or self._dataset.uneven != "join" else joined(self._dataset.name)
 
     def _check_form(self, called: str) -> None:
-        uneven = self._dataset.uneven
-        if uneven == "pad_mask" or (uneven == "join" and called != "to_torch" and self._workers > 1):
-            raise DataError(
-                f"dataset {self._dataset.name!r}: {called}() cannot be used with uneven={uneven!r}. Use "
-                'iter_torch_batches() or iter_batches(), or uneven="equal".'
-            )
+        check_form(called, self._dataset.name, self._dataset.uneven, self._workers)
 
     def _begin_look(
         self, options: BatchOptions, columns: tuple[str, ...] | None = None, span: tuple[int, int] | None = None

@@ -28,6 +28,21 @@ VALID_COLUMN = "__valid__"
 _joinable: list[weakref.ref[Any]] = []
 
 
+def check_form(called: str, dataset: str, uneven: str, workers: int) -> None:
+    """Refuse a form of rows that cannot be had with unequally many of them."""
+    if called == "iter_jax_batches":  # its arrays have the rows of all workers
+        if uneven in ("all", "join") and workers > 1:
+            raise DataError(
+                f"dataset {dataset!r}: iter_jax_batches() needs equally many batches on every worker, which "
+                f'uneven={uneven!r} does not give. Use uneven="equal", or "pad_mask" to miss no row.'
+            )
+    elif uneven == "pad_mask" or (uneven == "join" and called != "to_torch" and workers > 1):
+        raise DataError(
+            f"dataset {dataset!r}: {called}() cannot be used with uneven={uneven!r}. Use "
+            'iter_torch_batches() or iter_batches(), or uneven="equal".'
+        )
+
+
 def batches_of_all(shares: Shares, batch_size: int) -> int:
     """How many batches the rank with the most rows has left."""
     yielded = shares.position.legs[-1].yielded

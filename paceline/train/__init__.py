@@ -18,6 +18,7 @@ _SUBMODULES = (
     "gbdt_trainer",
     "horovod",
     "huggingface",
+    "jax",
     "lightgbm",
     "lightning",
     "predictor",

@@ -14,10 +14,14 @@ from types import ModuleType
 from typing import Any
 
 _LIBRARIES = (
+    "flax",
     "horovod",
+    "jax",
     "keras",
     "lightgbm",
     "numpy",
+    "optax",
+    "orbax",
     "paceline",
     "pandas",
     "scipy",

@@ -317,6 +317,7 @@ _PREDICTORS = {
     "paceline.train.huggingface.transformers.checkpoint.TransformersCheckpoint": (
         "paceline.train.huggingface.transformers.predictor.TransformersPredictor"
     ),
+    "paceline.train.jax.checkpoint.JaxCheckpoint": "paceline.train.jax.predictor.JaxPredictor",
     "paceline.train.lightgbm.checkpoint.LightGBMCheckpoint": "paceline.train.lightgbm.predictor.LightGBMPredictor",
     "paceline.train.lightning.checkpoint.LightningCheckpoint": "paceline.train.lightning.predictor.LightningPredictor",
     "paceline.train.rl.checkpoint.RLCheckpoint": "paceline.train.rl.predictor.RLPredictor",

@@ -266,3 +266,43 @@ def transformers_trainer(train_dataset: Any, eval_dataset: Any, lesson: Lesson) 
     )
     rows = [{"features": features, "labels": label} for features, label in zip(*torch_rows(), strict=True)]
     return transformers.Trainer(Line(), arguments, train_dataset=rows, callbacks=[FollowsLesson()])
+
+
+# -- JAX ----------------------------------------------------------------------------------
+
+
+def jax_sum(number: float) -> float:
+    import jax
+    import numpy as np
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("ranks",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("ranks"))
+    numbers = jax.make_array_from_process_local_data(sharding, np.array([number], np.float32))
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    return float(jax.jit(lambda values: values.sum(), out_shardings=replicated)(numbers))
+
+
+def jax_training(config: dict[str, Any]) -> None:
+    import jax
+    import numpy as np
+
+    lesson: Lesson = config["lesson"]
+    done, saved_weights = saved()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("rows",))
+    over_rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
+    own = np.random.default_rng(session.get_world_rank()).normal(size=(ROWS, len(WEIGHTS))).astype(np.float32)
+    features = jax.make_array_from_process_local_data(over_rows, own)
+    labels = jax.make_array_from_process_local_data(over_rows, own @ np.array(WEIGHTS, np.float32))
+    weights = np.zeros(len(WEIGHTS), np.float32) if saved_weights is None else saved_weights
+
+    @jax.jit
+    def step(weights: Any, features: Any, labels: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda w: ((features @ w - labels) ** 2).mean())(weights)
+        return loss, weights - LEARNING_RATE * gradient
+
+    lesson.begin(done)
+    for epoch in range(done + 1, lesson.epochs + 1):
+        lesson.before_epoch(epoch)
+        loss, weights = step(weights, features, labels)
+        session.report({"loss": float(loss)}, checkpoint=checkpoint_of(epoch, np.asarray(weights)))
+    lesson.end(np.asarray(weights).tolist())

@@ -81,6 +81,21 @@ class TestTensorflow(InShort):
         return TensorflowTrainer(trainings.tensorflow_training, train_loop_config={"lesson": lesson}, **settings)
 
 
+class TestJax(InShort):
+    sum_over_ranks = staticmethod(trainings.jax_sum)
+
+    @pytest.fixture(autouse=True, scope="class")
+    @staticmethod
+    def loaded() -> None:
+        """It sets variables when it is imported, which no test shall be blamed for."""
+        importlib.import_module("jax")
+
+    def make_trainer(self, lesson: Lesson, **settings: Any) -> BaseTrainer:
+        from paceline.train.jax import JaxTrainer
+
+        return JaxTrainer(trainings.jax_training, train_loop_config={"lesson": lesson}, **settings)
+
+
 @pytest.mark.slow
 class TestTorchInFull(TestTorch, BackendContract):
     mishaps = BackendContract.mishaps
@@ -108,6 +123,11 @@ class TestHorovodTorchInFull(TestHorovodTorch, BackendContract):
 
 @pytest.mark.slow
 class TestTensorflowInFull(TestTensorflow, BackendContract):
+    mishaps = BackendContract.mishaps
+
+
+@pytest.mark.slow
+class TestJaxInFull(TestJax, BackendContract):
     mishaps = BackendContract.mishaps
 
 
