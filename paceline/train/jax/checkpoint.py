@@ -77,6 +77,11 @@ class JaxCheckpoint(ModelCheckpoint):
                     f"from_state(): state{jax.tree_util.keystr(path)} is a {type(leaf).__name__}. A state holds "
                     "arrays, numbers and strings; leave other objects out, and make them anew when you resume."
                 )
+            if _is_array(leaf) and not leaf.size:
+                raise ConfigError(
+                    f"from_state(): state{jax.tree_util.keystr(path)} has no elements (its shape is {leaf.shape}), and "
+                    "Orbax does not write such arrays. Leave it out."
+                )
         is_sharded = any(_is_sharded(leaf) for _, leaf in leaves)
         return cls._of(JaxState(state, jax.process_index() if is_sharded else None), preprocessor)
 
