@@ -30,7 +30,7 @@ EXPECTED = {
     "tune_xgboost": ["rounds of the trials: [", " of 100 test rows right"],
     "xgboost_trainer": ["stored checkpoint_000010, checkpoint_000015", "went on at round 16, stopped after "],
 }
-TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_", "rl_", "tensorflow_")
+TESTED_ELSEWHERE = ("torch_", "data_", "sklearn_", "digits_", "rl_", "tensorflow_", "jax_")
 """What their names begin with."""
 
 

@@ -86,6 +86,13 @@ def tensorflow_trainer() -> tuple[Any, Callable[[float], float]]:
     return TensorflowTrainer, trainings.tensorflow_sum
 
 
+def jax_trainer() -> tuple[Any, Callable[[float], float]]:
+    skip_without("jax")
+    from paceline.train.jax import JaxTrainer
+
+    return JaxTrainer, trainings.jax_sum
+
+
 def horovod_trainer() -> tuple[Any, Callable[[float], float]]:
     skip_without("horovod")
     from paceline.train.horovod import HorovodTrainer
@@ -110,6 +117,7 @@ def skip_without(package: str) -> None:
     "trainer",
     [
         torch_trainer,
+        jax_trainer,
         pytest.param(tensorflow_trainer, marks=pytest.mark.slow),
         pytest.param(horovod_trainer, marks=pytest.mark.slow),
     ],

@@ -158,7 +158,9 @@ def sharded_loop(config: dict[str, Any]) -> None:
     """Rows 0 to 11 of a matrix, over all devices; each step adds one."""
     mesh = mesh_of_all()
     fresh = {
-        "matrix": jax.make_array_from_callback(SHAPE, over_rows(mesh), lambda index: np.zeros(SHAPE, np.float32)[index]),
+        "matrix": jax.make_array_from_callback(
+            SHAPE, over_rows(mesh), lambda index: np.zeros(SHAPE, np.float32)[index]
+        ),
         "vector": jax.device_put(np.zeros(3, np.float32), everywhere(mesh)),
         "step": 0,
     }
