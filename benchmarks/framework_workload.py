@@ -92,6 +92,46 @@ def tensorflow(windows: int) -> float:
     return clock.rate()
 
 
+def jax(windows: int) -> float:
+    """A step that is compiled for the devices of both processes, with Optax."""
+    import jax
+    import numpy as np
+    import optax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    if jax.process_count() != 2:
+        raise RuntimeError(f"JAX sees {jax.process_count()} processes, not 2")
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    over_rows, everywhere = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    x, y = (jax.make_array_from_process_local_data(over_rows, values) for values in images(BATCH))
+    generator = np.random.default_rng(1)
+    layers = [
+        (generator.normal(size=shape).astype("f4") / shape[0] ** 0.5, np.zeros(shape[1], "f4"))
+        for shape in itertools.pairwise(LAYERS)
+    ]
+    optimizer = optax.sgd(0.01)
+
+    def loss_of(layers: Any, x: Any, y: Any) -> Any:
+        for weights, bias in layers[:-1]:
+            x = jax.nn.relu(x @ weights + bias)
+        return optax.softmax_cross_entropy_with_integer_labels(x @ layers[-1][0] + layers[-1][1], y).mean()
+
+    @jax.jit
+    def step(layers: Any, moments: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(layers, x, y)
+        updates, moments = optimizer.update(gradients, moments)
+        return optax.apply_updates(layers, updates), moments, loss
+
+    layers = jax.device_put(layers, everywhere)
+    moments = optimizer.init(layers)
+    clock = Windows()
+    for _ in range(WINDOW * (windows + 1)):
+        clock.step()
+        layers, moments, loss = step(layers, moments, x, y)
+        loss.block_until_ready()
+    return clock.rate()
+
+
 def torch(windows: int) -> float:
     """Plain DistributedDataParallel; the other rows of it are in throughput.py."""
     from torch.nn.parallel import DistributedDataParallel

@@ -26,9 +26,13 @@ class Framework:
     launcher_name: str
     launcher: tuple[str, ...]
     """Arguments of the interpreter before the worker's script."""
+    variables: tuple[tuple[str, str], ...] = (("OMP_NUM_THREADS", "1"), ("ACCELERATE_USE_CPU", "true"))
+    """torchrun and accelerate give their workers one thread; horovodrun and Lightning leave two on each core."""
 
 
 TENSORFLOW = Framework("tensorflow", "TF_CONFIG processes", (str(PEERS / "tf_config_pair.py"),))
+# As somebody starts them by hand: each process has a thread for each core, as JAX wants it.
+JAX = Framework("jax", "two JAX processes", (str(PEERS / "jax_pair.py"),), variables=())
 HOROVOD = Framework(
     "horovod", "horovodrun", (*HOROVODRUN, "-np", "2", "--gloo", "--network-interfaces", "lo", sys.executable)
 )
@@ -39,7 +43,7 @@ ACCELERATED = Framework(
     (*ACCELERATE, *TWO_PROCESSES, "--mixed_precision", "no", "--dynamo_backend", "no"),
 )
 LIGHTNING = Framework("lightning", "Lightning's ddp", ())
-ALL = (TENSORFLOW, HOROVOD, TRANSFORMERS, ACCELERATED, LIGHTNING)
+ALL = (TENSORFLOW, JAX, HOROVOD, TRANSFORMERS, ACCELERATED, LIGHTNING)
 
 
 def launchers(bench: Bench) -> Iterator[Row]:
@@ -60,8 +64,7 @@ def causes(bench: Bench) -> Iterator[Row]:
 
 
 def _rows(bench: Bench, framework: Framework) -> Iterator[Row]:
-    # torchrun and accelerate give their workers one thread; horovodrun and Lightning leave two on each core.
-    alone = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    alone = dict(framework.variables)
     windows = str(WINDOWS)
     outcomes: dict[str, list[Outcome]] = {"ours": [], "theirs": []}
 

@@ -41,7 +41,7 @@ def new_state() -> TrainState:
 
 
 def sharding_of(path: Any, leaf: Any, mesh: Mesh) -> NamedSharding:
-    """The kernel of the first layer over all devices; everywhere all of the rest. Adam's moments have the same paths."""
+    """The kernel of the first layer over all devices; everywhere all of the rest. Adam's moments are like it."""
     is_sharded = "'first']['kernel']" in jax.tree_util.keystr(path)
     return NamedSharding(mesh, PartitionSpec(None, "data") if is_sharded else PartitionSpec())
 

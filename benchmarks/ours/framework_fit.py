@@ -39,6 +39,12 @@ def tensorflow(config: dict[str, Any]) -> Any:
     return TensorflowTrainer(report_rate, train_loop_config=config, scaling_config=WORKERS)
 
 
+def jax(config: dict[str, Any]) -> Any:
+    from paceline.train.jax import JaxTrainer
+
+    return JaxTrainer(report_rate, train_loop_config=config, scaling_config=WORKERS)
+
+
 def horovod(config: dict[str, Any]) -> Any:
     from paceline.train.horovod import HorovodTrainer
 

@@ -27,7 +27,16 @@ def lightning(windows: int) -> float:
     return float(trainer.callback_metrics["rate"])
 
 
+def jax(windows: int) -> float:
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.distributed.initialize(os.environ["JAX_COORDINATOR_ADDRESS"], 2, int(os.environ["RANK"]))
+    return work.jax(windows)
+
+
 SIDES = {
+    "jax": jax,
     "tensorflow": work.tensorflow,
     "horovod": work.horovod,
     "accelerate": work.accelerate,
