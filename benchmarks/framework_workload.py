@@ -116,18 +116,18 @@ def jax(windows: int) -> float:
             x = jax.nn.relu(x @ weights + bias)
         return optax.softmax_cross_entropy_with_integer_labels(x @ layers[-1][0] + layers[-1][1], y).mean()
 
-    @jax.jit
     def step(layers: Any, moments: Any, x: Any, y: Any) -> Any:
         loss, gradients = jax.value_and_grad(loss_of)(layers, x, y)
         updates, moments = optimizer.update(gradients, moments)
         return optax.apply_updates(layers, updates), moments, loss
 
+    compiled = jax.jit(step)
     layers = jax.device_put(layers, everywhere)
     moments = optimizer.init(layers)
     clock = Windows()
     for _ in range(WINDOW * (windows + 1)):
         clock.step()
-        layers, moments, loss = step(layers, moments, x, y)
+        layers, moments, loss = compiled(layers, moments, x, y)
         loss.block_until_ready()
     return clock.rate()
 
