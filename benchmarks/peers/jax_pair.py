@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
-from benchmarks.peers.tf_config_pair import free_ports
+from benchmarks.peers.tf_config_pair import free_ports, run_twice
 
 
 def main(command: list[str]) -> int:
     coordinator = f"127.0.0.1:{free_ports(1)[0]}"
-    workers = []
-    for rank in range(2):
-        variables = {**os.environ, "JAX_COORDINATOR_ADDRESS": coordinator, "RANK": str(rank)}
-        workers.append(subprocess.Popen([sys.executable, *command], env=variables))
-    code = workers[0].wait()
-    if code != 0:
-        workers[1].kill()
-    return max(abs(code), abs(workers[1].wait()))
+    return run_twice(command, [{"JAX_COORDINATOR_ADDRESS": coordinator, "RANK": str(rank)} for rank in range(2)])
 
 
 if __name__ == "__main__":

@@ -17,17 +17,19 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def main(command: list[str]) -> int:
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    workers = []
-    for index in range(2):
-        own = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        variables = {**os.environ, "TF_CONFIG": own, "TF_USE_LEGACY_KERAS": "1"}
-        workers.append(subprocess.Popen([sys.executable, *command], env=variables))
+def run_twice(command: list[str], variables: list[dict[str, str]]) -> int:
+    """Start the script once with each of these variables; 0 if both succeed."""
+    workers = [subprocess.Popen([sys.executable, *command], env={**os.environ, **own}) for own in variables]
     code = workers[0].wait()
     if code != 0:
         workers[1].kill()
     return max(abs(code), abs(workers[1].wait()))
+
+
+def main(command: list[str]) -> int:
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
+    configs = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}) for index in range(2)]
+    return run_twice(command, [{"TF_CONFIG": config, "TF_USE_LEGACY_KERAS": "1"} for config in configs])
 
 
 if __name__ == "__main__":

@@ -78,3 +78,19 @@ def test_errors_of_other_connections_are_the_ranks_own() -> None:
 def test_without_a_rank_that_has_returned_the_cause_is_another_failure() -> None:
     assert found(Attempt([failed(0)], running=[1]), set(), [7, 7]) is None
     assert found(Attempt([]), {0, 1}, [7, 7]) is None
+
+
+def test_errors_of_collective_operations_show_that_a_rank_has_waited_where_its_stack_does_not() -> None:
+    """As in frameworks whose computations have no Python frames."""
+
+    class Compiled(Backend):
+        collective_errors = ("gloo all-reduce failed",)
+
+    said = failed(0, "ValueError: Gloo all-reduce failed: Connection closed by peer", inside="run_compiled")
+    assert waited_in_vain(Attempt([said]), {1}, [7, 6], Backend) is None
+    problem = waited_in_vain(Attempt([said]), {1}, [7, 6], Compiled)
+    assert problem is not None
+    assert (problem.kind, problem.rank) == ("report_mismatch", 1)
+    assert problem.message.startswith(
+        "rank 1 returned after report 6 while rank 0 waited for it at /home/me/train.py:20. "
+    )

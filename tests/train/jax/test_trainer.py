@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import signal
@@ -186,8 +187,14 @@ def test_of_rows_that_all_workers_have_each_takes_what_the_sharding_gives_it() -
     assert result.metrics["total"] == pytest.approx(sum(row["y"] for row in items), rel=1e-5)
 
 
+@pytest.fixture(scope="module")
+def data_is_loaded() -> None:
+    """The import of what the example's table is from sets variables."""
+    importlib.import_module("sklearn.datasets")
+
+
 @pytest.mark.slow  # test_checkpoint.py saves and resumes sharded states too
-def test_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example(data_is_loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     printed = capsys.readouterr().out
     assert "went on at epoch 3, loss 0." in printed

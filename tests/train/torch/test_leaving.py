@@ -161,7 +161,7 @@ def test_a_connection_that_gloo_closes_meanwhile_is_left_alone(monkeypatch: pyte
     reader, writer = os.pipe()
     os.close(reader)
     os.close(writer)
-    monkeypatch.setattr(leaving, "_sockets", lambda: {reader: 1})
+    monkeypatch.setattr(leaving, "open_sockets", lambda: {reader: 1})
     sockets = GlooSockets()
     sockets._opened.update({reader: 1}.items())
     sockets.shut_down()
