@@ -12,7 +12,14 @@ from paceline.air import CheckpointConfig, FailureConfig
 from paceline.air.errors import ConfigError
 from paceline.testing import NotComparableError, ResumeDifferenceError, assert_resume_equivalent
 from paceline.tune import Tuner
-from tests.testing.resume_loops import dict_loop, loader_trainer, plain_trainer, shard_trainer, torch_trainer, trainer_of
+from tests.testing.resume_loops import (
+    dict_loop,
+    loader_trainer,
+    plain_trainer,
+    shard_trainer,
+    torch_trainer,
+    trainer_of,
+)
 
 
 def test_a_correct_torch_loop_passes(tmp_path: Path) -> None:
