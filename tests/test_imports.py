@@ -119,9 +119,11 @@ EXPORTED: dict[str, set[str]] = {
         "estimate_memory",
         "get_device",
         "get_devices",
+        "load_sharded",
         "prepare_data_loader",
         "prepare_model",
         "prepare_optimizer",
+        "save_sharded",
     },
     "paceline.train.jax": {"JaxCheckpoint", "JaxConfig", "JaxPredictor", "JaxTrainer"},
     "paceline.train.tensorflow": {
