@@ -101,7 +101,7 @@ EXPORTED: dict[str, set[str]] = {
     | {"get_checkpoint", "get_context", "get_dataset_shard", "get_all_reported_checkpoints"}
     | {"Preemption", "preempted", "should_checkpoint"}
     | {"ScalingSituation", "get_previous_world_size"}
-    | {"ReportedCheckpoint", "UserCallback"}
+    | {"ReportedCheckpoint", "UserCallback", "ValidationConfig", "ValidationTask"}
     | {"Checkpoint", "Result", "TrainContext", "TrainingFailedError", "TRAIN_DATASET_KEY"}
     | {"Backend", "BackendConfig", "BaseTrainer", "DataParallelTrainer", "BatchPredictor", "Predictor"},
     "paceline.train.torch": {
