@@ -64,6 +64,7 @@ MEASURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "framework-causes": frameworks.causes,
     "checkpoint": checkpoints.blocked,
     "checkpoint-budget": checkpoints.budget,
+    "checkpoint-short-steps": checkpoints.short_steps,
     "checkpoint-reads": checkpoints.verified_reads,
     "restart": deaths.restart,
     "driver-kill": deaths.driver_kill,

@@ -36,6 +36,16 @@ def budget(bench: Bench) -> Iterator[Row]:
     yield Row("6", what, "s", data["age_in_intervals"], target=Target("worst", "most", 2.0))
 
 
+def short_steps(bench: Bench) -> Iterator[Row]:
+    """The same with steps of 5 ms, for which asking whether to save matters more than saving."""
+    data = bench.run(OURS / "short_steps_budget.py", "10" if bench.quick else "60").data
+    share = 100 / data["elapsed"]
+    what = "2 workers, steps of 5 ms, max_overhead=0.03: loop asking or saving, of 100 s"
+    accounted = [(data["asking"] + data["saving"]) * share]
+    target = Target("figure", "most", 3.5)
+    yield Row("6", what, "s", accounted, "as seen from outside", [data["outside"] * share], target)
+
+
 def verified_reads(bench: Bench) -> Iterator[Row]:
     """A committed checkpoint read for the first time, in turn with reading and hashing the same bytes by hand."""
     data = bench.run(OURS / "checkpoint_reads.py", str(bench.repeats(9, 5))).data

@@ -11,6 +11,8 @@ All times are those of one clock, which the caller reads.
 
 from __future__ import annotations
 
+import math
+
 LEAST_SHARE = 0.5
 """Of the overhead that is allowed, this much is left to checkpoints, however long the loop waits for answers."""
 
@@ -66,10 +68,17 @@ class CheckpointBudget:
         share = max(self._max_overhead - asking, LEAST_SHARE * self._max_overhead)
         return max(self.blocked_s / share, STORING_MARGIN * (self.blocked_s + self.stored_s))
 
+    def quiet_s(self, now: float) -> float:
+        """For how long from now no checkpoint is due. While one is under way nobody knows; none is due then."""
+        return math.inf if self._is_under_way else max(0.0, self._taken + self.interval_s(now) - now)
+
     def is_due(self, number: int, now: float) -> bool:
         """The answer to a question that nobody has asked yet."""
-        is_under_way = self._told is not None or self._reported is not None or not self._cost_is_known
-        if is_under_way or now < self._taken + self.interval_s(now):
+        if self._is_under_way or now < self._taken + self.interval_s(now):
             return False
         self._told, self._taken = number, now
         return True
+
+    @property
+    def _is_under_way(self) -> bool:
+        return self._told is not None or self._reported is not None or not self._cost_is_known

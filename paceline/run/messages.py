@@ -100,6 +100,10 @@ class Meeting(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What rank 0 sends to the others."""
 
 
+ALONE_S = 0.2
+"""For how long a rank may answer its questions by itself: so much later it hears of a preemption."""
+
+
 class Question(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A rank asks whether to save, or whether the run is preempted, and waits for the driver's answer."""
 
@@ -111,6 +115,11 @@ class Question(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """How long checkpoints have kept the rank's loop from its work so far ..."""
     asking_s: float = 0.0
     """... and how long it has waited for answers to questions."""
+    ahead: int = 0
+    """How many more such questions it is about to ask in a short time: it would like to answer them by itself."""
+    of_other_kind: int = 0
+    """How many questions of the other kind it has asked or answered: if the run is preempted, the next one of either
+    kind goes to the driver."""
 
 
 class ValidationReturned(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -216,6 +225,8 @@ class Told(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Save now."""
     notice: Notice | None = None
     """The run is preempted: from here on every report waits for its decision."""
+    no_until: int = 0
+    """The rank may answer the questions up to this one with no by itself, for `ALONE_S`."""
 
 
 class CheckpointFile(msgspec.Struct, frozen=True, array_like=True):

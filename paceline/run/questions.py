@@ -6,7 +6,38 @@ import time
 from collections.abc import Callable
 
 from paceline.air.preemption import Preemption
-from paceline.run.messages import Question, Told, encode
+from paceline.run.messages import ALONE_S, Question, Told, encode
+
+MOST_ALONE = 256
+"""A rank answers no more questions than these by itself, however fast it is: others that are slow may not be told to
+save before they have asked as many."""
+
+
+class _Line:
+    """The questions of one kind: should_checkpoint(), or preempted()."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        """How many calls there were."""
+        self.no_until = 0
+        """Calls up to this one are answered with no ..."""
+        self._told_at: float | None = None
+        """... for some time after this moment."""
+        self._told_number = 0
+
+    def is_answered(self, now: float) -> bool:
+        """Whether the newest call needs no driver."""
+        return self.asked <= self.no_until and self._told_at is not None and now < self._told_at + ALONE_S
+
+    def ahead(self, now: float) -> int:
+        """How many calls will follow the newest one within `ALONE_S`, at the pace of those since the last answer."""
+        if self._told_at is None:
+            return 0
+        calls, elapsed = self.asked - self._told_number, max(now - self._told_at, 1e-6)
+        return min(MOST_ALONE, int(ALONE_S * calls / elapsed))
+
+    def told(self, no_until: int, now: float) -> None:
+        self.no_until, self._told_at, self._told_number = no_until, now, self.asked
 
 
 class Questions:
@@ -23,32 +54,50 @@ class Questions:
         self._send = send
         self._wait_for_message = wait_for_message
         self._wall_offset_s = wall_offset_s
-        self._asked = {False: 0, True: 0}
+        self._lines = {False: _Line(), True: _Line()}
         """By whether it was preempted() that was called."""
         self._told: Told | None = None
         self.saves_since: float | None = None
         """Since when the loop is busy with a checkpoint (monotonic time)."""
 
     def should_checkpoint(self) -> bool:
-        is_due = self._ask(of_preemption=False).is_due
+        told = self._ask(of_preemption=False)
+        is_due = told is not None and told.is_due
         if is_due and self.saves_since is None:
             self.saves_since = time.monotonic()
         return is_due
 
     def preempted(self) -> Preemption | None:
-        notice = self._ask(of_preemption=True).notice
-        return None if notice is None else Preemption(notice.reason, notice.deadline - self._wall_offset_s)
+        told = self._ask(of_preemption=True)
+        if told is None or (notice := told.notice) is None:
+            return None
+        return Preemption(notice.reason, notice.deadline - self._wall_offset_s)
 
-    def _ask(self, *, of_preemption: bool) -> Told:
+    def _ask(self, *, of_preemption: bool) -> Told | None:
+        """None: the driver said before that the answer is no."""
         began = time.monotonic()
-        number = self._asked[of_preemption] = self._asked[of_preemption] + 1
-        self._send(encode(Question(number, of_preemption, self.saving_s, self.asking_s)))
+        line = self._lines[of_preemption]
+        line.asked += 1
+        if line.is_answered(began):
+            return None
+        number = line.asked
+        other = self._lines[not of_preemption].asked
+        self._send(encode(Question(number, of_preemption, self.saving_s, self.asking_s, line.ahead(began), other)))
         # An answer to another question is for a call that a signal handler of the user's broke off.
         while (told := self._told) is None or (told.number, told.of_preemption) != (number, of_preemption):
             self._wait_for_message()
         self._told = None
-        self.asking_s += time.monotonic() - began
+        now = time.monotonic()
+        line.told(told.no_until, now)
+        if told.notice is not None:
+            self.ask_again()
+        self.asking_s += now - began
         return told
+
+    def ask_again(self) -> None:
+        """Something is about to happen: what the driver said before of calls that have not been made is forgotten."""
+        for line in self._lines.values():
+            line.no_until = 0
 
     def received(self, told: Told) -> None:
         self._told = told

@@ -158,8 +158,7 @@ class Session:
             )
             self._index, self._last_row = index, plain
             answer = self._wait_for_answer(index) if waits else None
-            if self.questions.saves_since is not None:
-                self.questions.save_ends()
+            self.questions.save_ends()
             if answer is None:
                 if self._stay_within_window() or checkpoint is not None:
                     self.clock.reported(with_checkpoint=checkpoint is not None)
@@ -390,6 +389,7 @@ class Session:
                 self._stager.acknowledged(message.checkpoints)
         elif isinstance(message, Hold):
             self._hold = message.on
+            self.questions.ask_again()
         elif isinstance(message, Met):
             self._met = message
         elif isinstance(message, Told):

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.air import Checkpoint, session
 from paceline.air.errors import SessionMisuseError, StopTraining
-from paceline.run.messages import Answer, Notice, Question, Told
+from paceline.run.messages import ALONE_S, Answer, Hold, Notice, Question, Told
 from paceline.run.session import Session
 from tests.run.fake_channel import FakeChannel, session_setup
 
@@ -111,6 +111,57 @@ def test_what_checkpoints_cost_the_loop_is_counted(tmp_path: Path, monkeypatch: 
     asking.should_checkpoint()
     questions = [message for message in channel.sent if isinstance(message, Question)]
     assert [(each.saving_s, each.asking_s) for each in questions] == [(0.0, 0.0), (0.0, 1.0), (110.0, 2.0)]
+
+
+def test_no_is_answered_without_the_driver_as_long_as_it_has_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the pace that the rank has, and not for longer, were its steps to become slower."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def answer(channel: FakeChannel) -> Told:
+        (*_, last) = channel.sent
+        assert isinstance(last, Question)
+        return Told(last.number, last.of_preemption, no_until=last.number + last.ahead)
+
+    channel = FakeChannel(answer)
+    asking = Session(session_setup(tmp_path), channel, None)
+    for _ in range(30):
+        assert not asking.should_checkpoint()
+        now[0] += ALONE_S / 10.5
+    questions = [message for message in channel.sent if isinstance(message, Question)]
+    assert [(each.number, each.ahead) for each in questions] == [(1, 0), (2, 10), (13, 10), (24, 10)]
+    now[0] += 10 * ALONE_S
+    asking.should_checkpoint()
+    asking.should_checkpoint()
+    assert [each.number for each in channel.sent if isinstance(each, Question)] == [1, 2, 13, 24, 31, 32]
+
+
+def test_a_rank_asks_again_when_something_is_about_to_happen(tmp_path: Path) -> None:
+    """A preemption makes all reports wait, and so each rank hears of it at its next one."""
+
+    def answer(channel: FakeChannel) -> Answer | Told:
+        (*_, last) = channel.sent
+        if not isinstance(last, Question):
+            return Answer(1)
+        if last.of_preemption:
+            return Told(last.number, True, is_due=True, notice=NOTICE)
+        return Told(last.number, no_until=1000)
+
+    channel = FakeChannel(answer)
+    asking = Session(session_setup(tmp_path), channel, None)
+    for _ in range(3):
+        asking.should_checkpoint()
+    assert len(channel.sent) == 1
+    channel.inbox.append(Hold(True))
+    asking.report({"loss": 1.0})
+    asking.should_checkpoint()
+    assert isinstance(channel.sent[-1], Question)
+    assert channel.sent[-1].number == 4
+    assert asking.preempted() is not None
+    asking.should_checkpoint()
+    assert [each.number for each in channel.sent if isinstance(each, Question)] == [1, 4, 1, 5]
 
 
 def test_nobody_can_be_asked_after_the_end(tmp_path: Path) -> None:
