@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from paceline import train
 from paceline.air import Checkpoint
+from paceline.train import collective
 from paceline.train.predictor import Predictor
 
 PAYLOAD = 50_000
@@ -35,6 +38,39 @@ def count(config: dict[str, Any]) -> None:
             (Path(directory) / "weights.bin").write_bytes(bytes([step % 251]) * PAYLOAD)
             report = {"iteration": step, "score": step % 7}
             train.report(report, checkpoint=Checkpoint.from_directory(directory))
+
+
+def plod(config: dict[str, Any]) -> None:
+    """Rank 1 is slow for some seconds in the middle, while rank 0 waits for it in a barrier."""
+    session = train.get_context()
+    for step in range(1, config["steps"] + 1):
+        if session.get_world_rank() == 1 and step == config["steps"] // 2:
+            BEING_SLOW[config["how"]](time.monotonic() + config["seconds"])
+        collective.barrier()
+        train.report({"iteration": step}, checkpoint=Checkpoint.from_dict({"step": step}))
+
+
+def _compute_until(end: float) -> None:
+    total = 0
+    while time.monotonic() < end:
+        total += sum(range(100_000))
+
+
+def _write_until(end: float) -> None:
+    """As to a slow disk: nothing to do between two parts, always at the same line."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        while time.monotonic() < end:
+            file.write(bytes(1 << 12))
+            time.sleep(0.2)
+
+
+def _hold_the_interpreter_until(end: float) -> None:
+    """No other thread of the process runs for two seconds, again and again."""
+    while (left := end - time.monotonic()) > 0:
+        ctypes.PyDLL(None).usleep(int(1e6 * min(2.0, left)))
+
+
+BEING_SLOW = {"compute": _compute_until, "write": _write_until, "hold": _hold_the_interpreter_until}
 
 
 def learn(config: dict[str, Any]) -> None:

@@ -94,6 +94,25 @@ def train_interrupted(dice: random.Random, place: Path) -> int:
     return _disturbances(faults)
 
 
+def train_slowly(dice: random.Random, place: Path) -> int:
+    """A rank that is slow but healthy is left alone by the settings that everybody has; there is no retry.
+
+    Once in a while it is slow for longer than a process may give no sign of life: rarely, to leave time for faults.
+    """
+    defaults = FailureConfig()
+    assert defaults.heartbeat_timeout_s is not None
+    seconds = defaults.heartbeat_timeout_s + 10 if dice.random() < 0.02 else 0.3
+    trainer = DataParallelTrainer(
+        soak_loops.plod,
+        train_loop_config={"steps": 4, "how": dice.choice(list(soak_loops.BEING_SLOW)), "seconds": seconds},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=run_config(place, failure_config=defaults),
+    )
+    result = trainer.fit()
+    check_run(result.path, result=result, iterations=4, attempts=1)
+    return 0
+
+
 def train_torch(dice: random.Random, place: Path) -> int:
     """Two workers in a process group; one of them is killed."""
     trainer = TorchTrainer(
@@ -206,6 +225,7 @@ def _disturbances(faults: Chaos) -> int:
 WORK: dict[str, Callable[[random.Random, Path], int]] = {
     "train": train_plain,
     "interrupt": train_interrupted,
+    "slow": train_slowly,
     "torch": train_torch,
     "dataset": read_dataset,
     "search": search,

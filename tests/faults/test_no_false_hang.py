@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from paceline.air.result import Result
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Marks
 from paceline.train.torch import TorchConfig
-from tests.faults.hanging import open_gate_when_sure, shorten
+from tests.faults.hanging import Debugger, open_gate_when_sure, shorten
 from tests.faults.laboratory import Laboratory
 
 pytestmark = pytest.mark.faults
@@ -157,36 +156,6 @@ def test_a_checkpoint_that_is_written_slowly(lab: Laboratory) -> None:
             session.report({"iteration": 2})
 
     finish(lab, loop)
-
-
-class Debugger:
-    """Attached to a process by this thread."""
-
-    SEIZE, INTERRUPT, CONTINUE, DETACH = 0x4206, 0x4207, 7, 17
-    EVERY_THREAD = 0x40000000  # __WALL
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._ptrace("SEIZE")
-
-    def _ptrace(self, request: str, data: int = 0) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        arguments = (ctypes.c_long(getattr(self, request)), ctypes.c_long(self._pid), None, ctypes.c_long(data))
-        if libc.ptrace(*arguments) != 0:
-            raise OSError(ctypes.get_errno(), f"PTRACE_{request}")
-
-    def stop(self) -> None:
-        self._ptrace("INTERRUPT")
-        os.waitpid(self._pid, self.EVERY_THREAD)
-
-    def let_run(self) -> None:
-        """Pass on the signals that have come."""
-        stopped, status = os.waitpid(self._pid, self.EVERY_THREAD | os.WNOHANG)
-        if stopped:
-            self._ptrace("CONTINUE", os.WSTOPSIG(status) if status >> 16 == 0 else 0)
-
-    def detach(self) -> None:
-        self._ptrace("DETACH")
 
 
 @pytest.mark.parametrize("stops", [False, True])
