@@ -50,7 +50,7 @@ def test_plain_files_are_accepted(tmp_path: Path) -> None:
     [
         [entry("../outside")],
         [entry("a/../../outside")],
-        [entry("/tmp/outside")],
+        [entry("ABSOLUTE/outside")],
         [entry("a\\..\\b")],
         [entry("link", tarfile.SYMTYPE, "/etc"), entry("link/passwd")],
         [entry("link", tarfile.LNKTYPE, "/etc/passwd")],
@@ -63,7 +63,9 @@ def test_plain_files_are_accepted(tmp_path: Path) -> None:
     ids=lambda bad: bad[0].name + bad[0].type.decode(),
 )
 def test_other_entries_are_refused(bad: list[tarfile.TarInfo], tmp_path: Path) -> None:
-    """S6."""
+    """S6: nothing is written outside, and what is refused is not written at all."""
+    for each in bad:  # a place that is looked at below
+        each.name = each.name.replace("ABSOLUTE", str(tmp_path))
     target = tmp_path / "to"
     target.mkdir()
     with pytest.raises(CheckpointCorruptError):

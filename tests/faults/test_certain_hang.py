@@ -13,8 +13,8 @@ import pytest
 
 from paceline.air import FailureConfig, session
 from paceline.air.errors import HangError
-from paceline.testing.invariants import check_cause, check_run
-from paceline.testing.processes import Marks
+from paceline.testing.invariants import check_cause, check_run, journal_records
+from paceline.testing.processes import Marks, wait_for
 from paceline.train.torch import TorchConfig
 from tests.faults.hanging import shorten
 from tests.faults.laboratory import Laboratory
@@ -91,6 +91,51 @@ def test_crossed_collective_operations_show_the_stacks_of_both(lab: Laboratory) 
     assert "in barrier" in error.root_cause.traceback
     assert error.result is not None
     assert any(told in warning for warning in error.result.warnings)
+
+
+CROSSED = """
+import sys
+from paceline.air import RunConfig, ScalingConfig, session
+from paceline.testing.scripts import ScriptPlan
+from paceline.train import DataParallelTrainer
+from paceline.train.torch import TorchConfig
+
+def loop():
+    import torch
+    import torch.distributed as dist
+
+    session.report({"iteration": 1})
+    group = dist.new_group([0, 1])
+    if session.get_world_rank() == 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        dist.barrier(group=group)
+
+plan = ScriptPlan.load(sys.argv[1])
+config = RunConfig(storage_path=plan.storage)
+DataParallelTrainer(
+    loop, backend_config=TorchConfig(), scaling_config=ScalingConfig(num_workers=2), run_config=config
+).fit()
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_crossed_collective_operations_are_not_ended_by_default(lab: Laboratory) -> None:
+    """B5: nothing is configured or shortened. After a minute there is a warning, and the run is left alone."""
+    with lab.program(CROSSED, lab.plan()) as driver:
+        wait_for(
+            lambda: "the ranks are in different collective operations" in driver.text(),
+            "the warning, which comes after a minute",
+            300.0,
+        )
+        time.sleep(90)  # nothing may happen in this time
+        assert driver.family(), driver.text()
+        kinds = [record["kind"] for record in journal_records(lab.trial_dir)]
+        assert "failure" not in kinds
+        assert kinds.count("attempt") == 1
+        driver.kill()
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
 
 
 def tensorflow_loop() -> None:

@@ -8,19 +8,21 @@ import re
 import shutil
 import signal
 import textwrap
+import zlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.air import Result, ScalingConfig
 from paceline.air.errors import RunLockedError
-from paceline.run import resume_notice
 from paceline.run.records import AttemptStarted, RunRecords
 from paceline.storage.lock import RunLock
 from paceline.storage.run_dir import RunDir
 from paceline.testing.invariants import check_run, journal_records
 from paceline.testing.processes import Driver, children, process, wait_for
-from paceline.testing.scripts import Action, ScriptPlan, make_trainer
+from paceline.testing.scripts import Action, ScriptPlan, counting_loop, make_trainer
 from paceline.train import DataParallelTrainer
 from tests.faults.cases import long_run, mostly_slow, rounds
 from tests.faults.laboratory import Laboratory
@@ -247,12 +249,35 @@ def test_a_run_continues_with_fewer_workers(lab: Laboratory, fewer: int) -> None
     assert result.warnings == []
 
 
-def test_a_run_continues_with_another_version(orphan: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """C7: the versions are other ones than before, which is a warning and no more."""
-    monkeypatch.setattr(resume_notice, "package_versions", lambda modules: {"paceline": "99.0"})
+def test_a_run_continues_with_another_version(orphan: Laboratory) -> None:
+    """C7: the killed driver was of another version, by what it has written; that is a warning and no more."""
+    journal = orphan.trial_dir / "journal.jsonl"
+    journal.write_bytes(b"".join(map(_of_version_99, journal_records(orphan.trial_dir))))
     result = continue_with(orphan, orphan.plan(), ScalingConfig(num_workers=2))
-    assert result.status == "finished"
-    assert any(re.search(r"paceline \S+ -> 99\.0", warning) for warning in result.warnings)
+    check_run(result.path, result=result, iterations=orphan.plan().iterations)
+    assert any(re.search(r"paceline 99\.0 -> \d", warning) for warning in result.warnings)
+
+
+def _of_version_99(record: dict[str, Any]) -> bytes:
+    if "versions" in record:
+        record["versions"]["paceline"] = "99.0"
+    body = json.dumps(record).encode()
+    return b"%08x %d %s\n" % (zlib.crc32(body), len(body), body)
+
+
+def counting_otherwise(config: dict[str, Any]) -> None:
+    """Another function than the killed driver had; what it does is the same."""
+    counting_loop(config)
+
+
+def test_a_run_continues_with_changed_code(orphan: Laboratory, capsys: pytest.CaptureFixture[str]) -> None:
+    """C7: the code is another one than the killed driver had, which the run says and uses."""
+    plan = orphan.plan()
+    trainer = make_trainer(plan.continued(orphan.trial_dir), loop=counting_otherwise)
+    trainer.run_config = replace(trainer.run_config, verbose=1)
+    result = trainer.fit()
+    check_run(result.path, result=result, iterations=plan.iterations)
+    assert "What differs: code (new: counting_otherwise" in capsys.readouterr().out
 
 
 def continue_with(lab: Laboratory, plan: ScriptPlan, scaling: ScalingConfig) -> Result:

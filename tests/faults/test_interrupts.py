@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pexpect
@@ -223,6 +224,25 @@ def test_run_continues_after_an_interrupt_while_a_checkpoint_is_uploaded(lab: La
     assert sorted(path.parent.name for path in stored.rglob("MANIFEST.json"))[-1] >= "checkpoint_000002"
     assert result.checkpoint is not None
     assert result.checkpoint.to_dict()["step"] == 3
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(400)
+def test_one_interrupt_leaves_an_upload_that_never_ends_after_the_grace(lab: Laboratory) -> None:
+    """C6: without a second Ctrl-C the driver waits for the upload for 30 s; asserted at ten times that."""
+    place = f"gated://{lab.root / 'store'}"
+    program = ["-m", "tests.faults.gated_store", place, str(lab.marks.directory)]
+    results = {"PACELINE_RESULTS_DIR": str(lab.root / "results")}
+    with Driver(program, output=lab.root / "driver.txt", cwd=Path(__file__).parents[2], env=results) as driver:
+        lab.marks.wait("uploading")
+        driver.family()
+        began = time.monotonic()
+        driver.send(signal.SIGINT)
+        assert driver.wait(timeout=300) in INTERRUPTED, driver.text()
+        print(f"it took {time.monotonic() - began:.1f} s")
+        (journal,) = (lab.root / "results").rglob("journal.jsonl")
+        check_run(journal.parent, processes=driver.known(), attempts=1)
+    assert list((lab.root / "store").rglob("MANIFEST.json")) == []
 
 
 class GateBackend(Backend):

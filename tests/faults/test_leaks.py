@@ -16,6 +16,7 @@ from paceline.testing.processes import Driver, Marks, descendants
 from paceline.train import DataParallelTrainer
 from tests.faults.laboratory import Laboratory
 from tests.storage.s3_server import s3_filesystem, s3_server
+from tests.view.page.paging import Page, showing
 
 CANARY = "canary5ong"
 PROJECT = Path(__file__).parents[2]
@@ -79,6 +80,25 @@ def test_no_secret_leaves_the_processes_of_a_run(lab: Laboratory, capsys: pytest
     for command in (["show", str(journal.parent)], ["logs", str(journal.parent)], ["ls", str(results)]):
         assert paceline(command) == 0
     assert CANARY not in capsys.readouterr().out
+    with showing(results) as page:
+        pages = shown_by(page)
+    assert any("leaky" in content.decode(errors="replace") for content in pages.values())
+    assert not [path for path, content in pages.items() if CANARY.encode() in content]
+
+
+def shown_by(page: Page) -> dict[str, bytes]:
+    """What every route of the page says of the run and of its search, if it has one."""
+    ids = [entry["id"] for entry in page.entries().values()]
+    app: Any = page.running._server.config.app
+    found = {}
+    for route in app.routes:
+        if "GET" not in route.methods or route.path == "/api/live":  # which streams what the other routes give
+            continue
+        for id_ in ids:
+            path = route.path.replace("{id}", id_).replace("{number}", "0").replace("{name}", "page.js")
+            found[path] = page.ask("GET", path).body
+    assert len(found) > 10
+    return found
 
 
 def test_no_secret_of_a_uri_is_in_the_error(lab: Laboratory) -> None:

@@ -138,6 +138,25 @@ def test_d3_workers_that_ignore_the_signal_are_killed_at_the_end_of_the_grace_pe
     continued(lab, plan)
 
 
+@pytest.mark.faults
+def test_d3_the_grace_period_is_kept(lab: Laboratory) -> None:
+    """D3: not shorter than the grace, and not longer than that and a second; asserted at ten times the bound."""
+    grace_s = 3.0
+    plan = lab.plan(
+        Action("block", 8, 0), iterations=FOREVER, every=3, asks=True, failures={"preemption_grace_s": grace_s}
+    )
+    with lab.drive(plan) as driver:
+        lab.marks.wait("action", do="block")
+        driver.family()
+        began = time.monotonic()
+        driver.send(signal.SIGTERM)
+        assert driver.wait() == TERMINATED
+        took = time.monotonic() - began
+        check_run(lab.trial_dir, processes=driver.known())
+    assert grace_s <= took <= 10 * (grace_s + 1), took
+    continued(lab, plan)
+
+
 def test_d3_a_preempted_worker_that_does_not_stop_is_replaced(lab: Laboratory) -> None:
     """D3, of a worker: the others wait for it in vain, and all are killed."""
     plan = lab.plan(
