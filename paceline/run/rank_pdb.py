@@ -8,6 +8,8 @@ import sys
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from paceline.run.positions import is_users_file
+
 if TYPE_CHECKING:
     from paceline.run.rank_debugger import RankDebugger
 
@@ -78,7 +80,7 @@ class RankPdb(pdb.Pdb):
         self.interaction(None, traceback)
 
     def interaction(self, frame: FrameType | None, traceback: Any) -> None:
-        shown, line = _innermost(traceback) if frame is None else (frame, frame.f_lineno)
+        shown, line = self._chosen(traceback) if frame is None else (frame, frame.f_lineno)
         with self._debugger.turn(shown, line, self._error) as granted:
             if not granted:
                 self.set_continue()
@@ -92,6 +94,19 @@ class RankPdb(pdb.Pdb):
                     is_stepping=not is_over and self.stoplineno != -1, quits=is_over and not self._error
                 )
 
+    def get_stack(self, frame: FrameType | None, traceback: TracebackType | None) -> tuple[list[Any], int]:
+        """A post-mortem begins at the user's line. What a library did below it is reached by `down`."""
+        stack, index = super().get_stack(frame, traceback)
+        if frame is None:
+            users = [number for number, (each, _) in enumerate(stack) if is_users_file(each.f_code.co_filename)]
+            index = users[-1] if users else index
+        return stack, index
+
+    def _chosen(self, traceback: TracebackType) -> tuple[FrameType, int]:
+        stack, index = self.get_stack(None, traceback)
+        shown, line = stack[index]
+        return shown, line
+
     def do_interact(self, arg: str) -> None:
         """The rank has no terminal of its own for this."""
         self.error("interact is not available here: write statements behind a '!' instead")
@@ -100,9 +115,3 @@ class RankPdb(pdb.Pdb):
         self.error("a run cannot be restarted from the debugger: 'q' ends it")
 
     do_restart = do_run
-
-
-def _innermost(traceback: TracebackType) -> tuple[FrameType, int]:
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback.tb_frame, traceback.tb_lineno

@@ -254,6 +254,24 @@ class TestPostMortem:
         assert "THE END finished 2 []" in terminal.text
         check_run(trial_dir(tmp_path), result=None, attempts=2)
 
+    def test_opens_at_the_users_line_if_a_library_raised(self, tmp_path: Path) -> None:
+        loop = """
+            import json
+            wanted = 41 + 1
+            json.loads("{")
+        """
+        with Terminal(program(tmp_path, loop, config="debug='post_mortem'"), columns=160) as terminal:
+            terminal.wait_for("(Pdb)")
+            assert '-> json.loads("{")' in terminal.text
+            assert "json/decoder.py" not in terminal.text
+            terminal.press("p wanted * 1000\n")
+            terminal.wait_for("42000")
+            terminal.press("down\n")
+            terminal.wait_for("json/__init__.py")
+            terminal.press("q\n")
+            terminal.finish()
+        assert " in loop(): JSONDecodeError" in terminal.text
+
     def test_one_rank_is_examined_when_all_fail(self, tmp_path: Path) -> None:
         """An error that paceline raises is shown at the user's line."""
         command = program(tmp_path, "train.report({'value': object()})", config="debug='post_mortem'")
