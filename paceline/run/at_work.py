@@ -15,7 +15,7 @@ from paceline.run.alignment import Alignment
 from paceline.run.attempt import Attempt
 from paceline.run.debug_console import TYPING_POLL_S, DebugConsole
 from paceline.run.debug_messages import ForConsole
-from paceline.run.decisions import Decision, Stop, StopRequest
+from paceline.run.decisions import KILLED, Decision, Stop, StopRequest
 from paceline.run.early_return import waited_in_vain
 from paceline.run.hang_watch import HangWatch, Progress
 from paceline.run.history import RowFiller
@@ -282,7 +282,7 @@ class AtWork:
         if attempt.failed and flow.to_ranks.stop_index is None:
             return self._ended_as_asked()  # the report at which all ranks would stop never comes
         if time.monotonic() >= self._deadline and attempt.is_running:
-            self._parts.warn("Workers did not end within their grace period and were killed.")
+            self._parts.warn(KILLED)
             return self._ended_as_asked()
         return None
 

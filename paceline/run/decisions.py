@@ -24,6 +24,8 @@ PREEMPTION_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR
 
 INTERRUPT_WAIT_S = 30.0
 """How long a run that was asked to stop waits for its ranks to reach their next report."""
+KILLED = "Workers did not end within their grace period and were killed."
+"""The warning of a run whose ranks did not."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli import stop
+from paceline.run.decisions import KILLED
 from paceline.run.found_runs import summary_of
+from paceline.run.records import Ended
 from paceline.view.live import live_runs
 from tests.cli.conftest import DRIVER, WAIT_S, Cli, RemoteRuns, Runs, live_run, until
+from tests.view.journals import attempt, header, write
 
 
 def test_stacks_of_every_rank(runs: Runs, cli: Cli) -> None:
@@ -57,6 +61,21 @@ def test_stop_ends_a_run_at_its_next_report(cli: Cli, tmp_path: Path) -> None:
         said = cli("stop", live.path)
         assert (said.code, said.out, len(said.err.splitlines())) == (1, "", 1)
         assert "interrupted" in said.err
+
+
+def test_stop_says_what_it_waits_for_and_whom_it_killed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop, "PATIENCE_S", 0.0)
+    with live_run(tmp_path / "results", "run", tmp_path / "signs") as live:
+        said = cli("stop", live.path, "--wait")
+        assert "Ranks that come to none within 30 s are killed." in said.err
+        assert "were killed" not in said.out
+        live.process.wait(WAIT_S)
+    path = write(tmp_path / "hung", [header(), attempt(), Ended(status="interrupted", warnings=[KILLED])])
+    monkeypatch.setattr(stop, "live_at", lambda _path: summary_of(str(path)))
+    monkeypatch.setattr(stop, "request_stop", lambda *_args, **_settings: None)
+    assert "has stopped. Ranks that came to no report were killed." in cli("stop", "hung", "--wait").out
 
 
 def test_stop_as_json_returns_when_the_driver_has_agreed(cli: Cli, tmp_path: Path) -> None:
