@@ -15,7 +15,11 @@ _LIBRARY = re.compile(
 )
 _DEBUGGER = re.compile(r"/(pydevd|debugpy|_pydev_bundle|_pydevd_bundle)(/|\.py$)|/(pdb|bdb)\.py$")
 _STORING = re.compile(r"/paceline/run/(staging|rank_target|checkpoint_\w+)\.py$")
-OWN_COLLECTIVES = ("paceline.run.session:meet",)
+OWN_COLLECTIVES = (
+    "paceline.train.collective:barrier",
+    "paceline.train.collective:broadcast_from_rank_zero",
+    "paceline.run.session:meet",
+)
 """Ours, in the form of `Backend.collective_frames`."""
 
 

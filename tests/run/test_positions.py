@@ -29,6 +29,19 @@ def test_a_rank_that_waits_in_a_collective_operation() -> None:
     assert str(position) == "waits in all_reduce at /home/me/train.py:20"
 
 
+def test_our_own_operations_have_the_names_that_the_user_called() -> None:
+    root = paceline.__path__[0]
+    text = f"""\
+Current thread 0x00007f (most recent call first):
+  File "{root}/run/session.py", line 195 in meet
+  File "{root}/air/session.py", line 60 in meet
+  File "{root}/train/collective.py", line 18 in barrier
+  File "/home/me/train.py", line 20 in train
+"""
+    assert str(KNOWN.position(text)) == "waits in barrier at /home/me/train.py:20"
+    assert KNOWN.position(text.replace("barrier", "broadcast_from_rank_zero")).waits_in == "broadcast_from_rank_zero"
+
+
 def test_what_the_user_calls_all_reduce_is_no_collective_operation() -> None:
     text = WAITING.replace(f"{PACKAGES}/torch/distributed/distributed_c10d.py", "/home/me/all_reduce.py")
     assert KNOWN.position(text).waits_in == ""
