@@ -208,6 +208,9 @@ def _lose_node(settings: _Settings) -> Described:
             f"chaos({settings.text}): engine must be the engine object of the run, with a method lose_node(), such as "
             "paceline.testing.elastic_engine.ElasticEngine."
         )
+    nodes = getattr(engine, "nodes", None)
+    if isinstance(nodes, Mapping) and node not in nodes:
+        raise ConfigError(f"chaos({settings.text}): the engine has no node {node!r}{near_miss(node, list(nodes))}")
     conditions = {"step": settings.number("step", least=1, required=True), "limit": 1, "times": "every"}
     return Described(settings.text, ("report_received",), conditions, CALL, lambda: engine.lose_node(node))
 

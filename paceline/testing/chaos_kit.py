@@ -173,4 +173,10 @@ def chaos(*, all_must_fire: bool = True, directory: Directory | None = None, **f
     all_must_fire=False accepts it. The faults note in `directory` (a temporary one) that they happened.
     """
     reject_unknown("chaos()", faults, [*KINDS, "all_must_fire", "directory"], {})
-    return Chaos([each for kind, given in faults.items() for each in described(kind, given)], all_must_fire, directory)
+    wanted = [each for kind, given in faults.items() for each in described(kind, given)]
+    if not wanted and all_must_fire:
+        raise ConfigError(
+            "chaos() was given no fault, so the block would test nothing. Name one, such as "
+            "kill={'rank': 1, 'step': 7}, or pass all_must_fire=False."
+        )
+    return Chaos(wanted, all_must_fire, directory)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from paceline.air.errors import NoRoomError, StartCancelledError, WorkerFailure
+from paceline.air.errors import ConfigError, NoRoomError, StartCancelledError, WorkerFailure
 from paceline.air.words import counted
 from paceline.engine.base import Placement, WorkerGroup
 from paceline.engine.channel_group import GroupMember
@@ -90,6 +90,10 @@ class ElasticEngine(LocalEngine):
     def lose_node(self, name: str) -> None:
         """The node is gone, and its workers with it."""
         with self._changed:
+            if name not in self._nodes:
+                raise ConfigError(
+                    f"ElasticEngine has no node {name!r} to lose. It has: {', '.join(self._nodes) or 'none'}."
+                )
             del self._nodes[name]
             self._draining.discard(name)
         for group in self._running():

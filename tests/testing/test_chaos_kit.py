@@ -246,6 +246,22 @@ def test_mistakes_are_named(faults: dict[str, Any], said: str) -> None:
         chaos(**faults)
 
 
+@pytest.mark.parametrize("faults", [{}, {"kill": []}])
+def test_no_fault_at_all_is_a_mistake(faults: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="no fault"):
+        chaos(**faults)
+    with chaos(**faults, all_must_fire=False):
+        pass
+
+
+def test_a_node_that_does_not_exist_is_a_mistake() -> None:
+    with closing(ElasticEngine({"a": 1, "node-b": 1})) as engine:
+        with pytest.raises(ConfigError, match=r"no node 'node-c'.*mean node-b"):
+            chaos(lose_node={"engine": engine, "node": "node-c", "step": 2})
+        with pytest.raises(ConfigError, match="no node 'c' to lose"):
+            engine.lose_node("c")
+
+
 def test_the_kit_needs_no_pytest() -> None:
-    code = "import sys; sys.modules['pytest'] = None; from paceline.testing import chaos; chaos(kill=[])"
+    code = "import sys; sys.modules['pytest'] = None; from paceline.testing import chaos; chaos(all_must_fire=False)"
     subprocess.run([sys.executable, "-c", code], check=True)
