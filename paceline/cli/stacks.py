@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import linecache
+import re
 
 from paceline.air.words import printable
 from paceline.cli.arguments import seconds
@@ -14,8 +16,8 @@ from paceline.run.requests import request_stacks
 
 DESCRIPTION = """\
 Prints the Python stacks of all threads of every rank, also of ranks that hang. The workers write them themselves, so no
-debugger and no special rights are needed. Training continues. Lines that begin with > are in your own code, the others
-in Python, paceline or another library.
+debugger and no special rights are needed. Training continues. Lines that begin with > are in your own code, with the
+source line if the file is on this machine; the others are in Python, paceline or another library.
 """
 
 
@@ -47,5 +49,14 @@ def run(given: argparse.Namespace) -> int:
                 write("")
             heading(f"rank {row['rank']}")
             for line in printable(str(row["stack"])).rstrip().splitlines():
-                write(f"{'>' if users_frame(line) else ' '} {line}")
+                own = users_frame(line)
+                write(f"{'>' if own else ' '} {line}".rstrip())
+                if own and (source := _source(line)):
+                    write(f">     {source}")
     return 0
+
+
+def _source(line: str) -> str:
+    """The source line that a line of a stack names, as it is now; empty if it cannot be read."""
+    named = re.match(r'\s*File "([^"]+)", line (\d+)', line)
+    return printable(linecache.getline(named[1], int(named[2])).strip()) if named is not None else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from paceline.air.errors import FailureKind
@@ -100,6 +100,8 @@ class HangWatch:
         self._last_look = now
         self._next_warning = now + limits.warn_after_s
         self._between_warnings = limits.warn_after_s
+        self._shown_stacks = ""
+        """By the last warning."""
         self.suspended = False
         """Somebody is debugging a rank: nothing is watched, and all times start anew afterwards."""
 
@@ -230,7 +232,9 @@ class HangWatch:
         self._between_warnings = min(2 * self._between_warnings, limits.longest_between_warnings_s)
         silent_s = now - max(self._since[rank] for rank in late or progress.running)
         head = f"No progress for {duration_text(max(silent_s, limits.warn_after_s))}"
-        return self._stall(progress, late or list(progress.running), head, None)
+        stall = self._stall(progress, late or list(progress.running), head, None)
+        before, self._shown_stacks = self._shown_stacks, stall.stacks
+        return replace(stall, stacks="All stacks are as before.") if stall.stacks == before else stall
 
     def _is_deadlock(self, now: float, progress: Progress) -> bool:
         """No rank is behind, and they wait for each other, or for one that does nothing."""

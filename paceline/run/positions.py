@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.engine.failures import is_own_file
 
@@ -52,6 +53,8 @@ class Position:
     in_debugger: bool = False
     is_storing: bool = False
     """It writes a checkpoint for us."""
+    called: str = field(default="", compare=False)
+    """What the user's line has called, such as queue.get. It does not matter for whether a rank stands still."""
 
     def __str__(self) -> str:
         where = f" at {self.frame}" if self.frame is not None else ""
@@ -59,7 +62,10 @@ class Position:
             return f"waits in {self.waits_in}{where}"
         if self.may_wait_in:
             return f"is in {self.may_wait_in}{where}"
-        return f"is{where}, in {self.frame.function}" if self.frame is not None else "is in code without Python frames"
+        if self.frame is None:
+            return "is in code without Python frames"
+        called = f", which called {self.called}" if self.called else ""
+        return f"is{where}, in {self.frame.function}{called}"
 
 
 class KnownFrames:
@@ -80,7 +86,15 @@ class KnownFrames:
             may_wait_in=_outermost(inside, self._mixed),
             in_debugger=any(_DEBUGGER.search(frame.file) for frame in _all_frames(stack)),
             is_storing=any(_STORING.search(frame.file) for frame in inside),
+            called=_name_of(inside[-1]) if inside and users is not None else "",
         )
+
+
+def _name_of(frame: Frame) -> str:
+    """``queue.get``: the function by its module."""
+    file = os.path.basename(frame.file)
+    module = os.path.basename(os.path.dirname(frame.file)) if file == "__init__.py" else file.removesuffix(".py")
+    return f"{module}.{frame.function}"
 
 
 def is_users_file(path: str) -> bool:

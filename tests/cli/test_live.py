@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -39,6 +40,9 @@ def test_the_users_frames_are_marked(runs: Runs, cli: Cli) -> None:
     marked = [line for line in lines if line.startswith("> ")]
     assert marked
     assert all(str(DRIVER) in line for line in marked)
+    text = cli("stacks", runs.live).out
+    assert re.search(r"^>     \S.*\n", text, re.MULTILINE), "the source of own lines"
+    assert not re.search(r" $", text, re.MULTILINE)
     assert not any(str(DRIVER) in line for line in lines if line not in marked)
 
 

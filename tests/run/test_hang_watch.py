@@ -390,6 +390,17 @@ def test_ranks_that_wait_in_the_same_operation_cause_a_warning(scenery: Scenery)
     assert "ranks 0, 1 wait in all_reduce at /home/me/train.py:20" in warning.text
 
 
+def test_stacks_are_shown_again_only_if_they_have_changed(scenery: Scenery) -> None:
+    one_behind(scenery)
+    watch = scenery.watch(None)
+    first, second = scenery.run(watch, 3 * WARN_S + 10)
+    assert "-- rank 1 --" in first.stacks
+    assert second.stacks == "All stacks are as before."
+    assert "rank 1 is at /home/me/train.py:12" in second.text
+    scenery.stacks_of[1] = stack(14)
+    assert "line 14" in scenery.run(watch, 5 * WARN_S)[0].stacks
+
+
 def test_warnings_come_ever_more_rarely(scenery: Scenery) -> None:
     one_behind(scenery)
     assert 5 <= len(scenery.run(scenery.watch(None), 3600)) <= 9

@@ -65,6 +65,20 @@ Current thread 0x00007f (most recent call first):
     assert str(position) == "is at /home/me/train.py:8, in hook"
 
 
+def test_what_the_users_line_has_called_is_named() -> None:
+    text = """\
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 327 in wait
+  File "/usr/lib/python3.11/queue.py", line 171 in get
+  File "/home/me/batches.py", line 37 in _take
+"""
+    position = KNOWN.position(text)
+    assert str(position) == "is at /home/me/batches.py:37, in _take, which called queue.get"
+    package = KNOWN.position(text.replace("queue.py", "subprocess/__init__.py"))
+    assert str(package).endswith("which called subprocess.get")
+    assert position == package, "the rank stands still at this line"
+
+
 def test_the_traceback_of_an_exception() -> None:
     text = f"""\
 Traceback (most recent call last):
