@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.air.words import brief_text, counted, size_text
+from paceline.air.words import brief_text, counted, duration_text, size_text
 from paceline.cli.arguments import seconds
 from paceline.cli.ls import progress_text, run_row
 from paceline.cli.output import (
@@ -46,6 +46,8 @@ SAMPLE_S = 0.5
 """How long the use of cores is measured for what is printed once."""
 MOST_RANKS = 16
 """Ranks are listed if all runs together have so many at most, or on request."""
+SILENT_S, SILENT_GAPS = 30.0, 20
+"""Without a report for that long, and for so many times the usual, a run may hang."""
 WIDE = 110
 """Characters; a narrower terminal has no room for the columns of MORE."""
 
@@ -159,6 +161,7 @@ def _rank(rank: int, lately: RecentRank, seen: Usage | None, before: Usage | Non
         "iteration": lately.last_index,
         "last_report": lately.last_report,
         "rate": lately.rate,
+        "usual_gap_s": lately.usual_gap_s,
         **measured,
         **usage,
         "memory_at_start": start,
@@ -192,8 +195,22 @@ def _cells(rows: list[dict[str, Any]], all_ranks: bool) -> Iterator[dict[str, Ce
         if lists_ranks:
             for rank in row["ranks"]:
                 yield {"name": f"  rank {rank['rank']}", **_rank_cells(rank), **_usage_cells(rank)}
+            if notice := _silence(row):
+                yield {"name": f"  {notice}"}
         elif row["ranks"]:
             yield {"name": f"  {counted(len(row['ranks']), 'rank')}: see --ranks"}
+
+
+def _silence(row: dict[str, Any]) -> str:
+    """What to say of a run that may hang: no rank has reported for a time that is long for it."""
+    known = [rank for rank in row["ranks"] if rank["last_report"] is not None and rank["usual_gap_s"] is not None]
+    if not known:
+        return ""
+    silent_s = time.time() - max(rank["last_report"] for rank in known)
+    gap_s = max(rank["usual_gap_s"] for rank in known)
+    if silent_s < max(SILENT_S, SILENT_GAPS * gap_s):
+        return ""
+    return f"no report for {duration_text(silent_s)}, before one every {brief_text(gap_s)}: see paceline stacks"
 
 
 def _columns(cells: list[dict[str, Cell]], waits: set[str]) -> list[Column]:

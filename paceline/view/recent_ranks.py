@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -42,6 +44,12 @@ class RecentRank(Struct):
             return None
         span = max(self.rows[-1].stamp - self.rows[0].stamp, time.time() - self.rows[-1].stamp)
         return (len(self.rows) - 1) / span if span > 0 else None
+
+    @property
+    def usual_gap_s(self) -> float | None:
+        """Between two of these reports."""
+        gaps = [after.stamp - before.stamp for before, after in pairwise(self.rows)]
+        return statistics.median(gaps) if gaps else None
 
     @property
     def times(self) -> StepTimes | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli import stop
+from paceline.cli import stop, top
 from paceline.run.decisions import KILLED
 from paceline.run.found_runs import summary_of
 from paceline.run.records import Ended
@@ -166,6 +166,21 @@ def test_top_shows_ranks_rate_and_memory(runs: Runs, cli: Cli) -> None:
     assert "MEMORY  AT START" in said.splitlines()[0].replace("   ", "  ")
     assert "  rank 1 " in said
     assert cli("top", "--format", "csv").out.count("\n") == 3
+
+
+def test_top_says_that_a_run_is_silent() -> None:
+    now = time.time()
+    ranks = [
+        {"rank": 0, "last_report": now - 72.4, "usual_gap_s": 0.3},
+        {"rank": 1, "last_report": now - 90.0, "usual_gap_s": 0.2},
+        {"rank": 2, "last_report": None, "usual_gap_s": None},
+    ]
+    said = top._silence({"ranks": ranks})
+    assert said == "no report for 1 min 12 s, before one every 300 ms: see paceline stacks"
+    ranks[1]["last_report"] = now - 20
+    assert top._silence({"ranks": ranks}) == "", "a rank reports"
+    assert top._silence({"ranks": [{"last_report": now - 100, "usual_gap_s": 10.0}]}) == "", "its reports take long"
+    assert top._silence({"ranks": []}) == ""
 
 
 def test_without_live_runs_top_says_so(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
