@@ -124,6 +124,12 @@ class SessionProtocol(Protocol):
 
     def preempted(self) -> Preemption | None: ...
 
+    def snapshot_begins(self) -> None:
+        """For loops that do other work between should_checkpoint() and the snapshot: that work is not its cost."""
+
+    def snapshot_ends(self) -> None:
+        """Nor is the work until report(), which counts by itself."""
+
 
 class _OutsideRun:
     """The session where there is no run: one rank, no data, and nobody to report to."""
@@ -165,6 +171,10 @@ class _OutsideRun:
         return False
 
     def preempted(self) -> None: ...
+
+    def snapshot_begins(self) -> None: ...
+
+    def snapshot_ends(self) -> None: ...
 
 
 _outside: SessionProtocol = _OutsideRun()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from paceline.air.preemption import Preemption
 from paceline.run.messages import ALONE_S, Question, Told, encode
+from paceline.run.timing import RankClock
 
 MOST_ALONE = 256
 """A rank answers no more questions than these by itself, however fast it is: others that are slow may not be told to
@@ -44,7 +45,11 @@ class Questions:
     """Asks the driver, which has one answer to the n-th question of all ranks."""
 
     def __init__(
-        self, send: Callable[[bytes], None], wait_for_message: Callable[[], None], wall_offset_s: float
+        self,
+        send: Callable[[bytes], None],
+        wait_for_message: Callable[[], None],
+        wall_offset_s: float,
+        clock: RankClock,
     ) -> None:
         self.saving_s = 0.0
         """How long the loop was taking snapshots or blocked: from an answer "save" to the end of the report that brings
@@ -54,17 +59,18 @@ class Questions:
         self._send = send
         self._wait_for_message = wait_for_message
         self._wall_offset_s = wall_offset_s
+        self._clock = clock
         self._lines = {False: _Line(), True: _Line()}
         """By whether it was preempted() that was called."""
         self._told: Told | None = None
-        self.saves_since: float | None = None
-        """Since when the loop is busy with a checkpoint (monotonic time)."""
+        self._saves_since: float | None = None
+        """Since when the loop is busy with a checkpoint."""
 
     def should_checkpoint(self) -> bool:
         told = self._ask(of_preemption=False)
         is_due = told is not None and told.is_due
-        if is_due and self.saves_since is None:
-            self.saves_since = time.monotonic()
+        if is_due:
+            self.save_begins()
         return is_due
 
     def preempted(self) -> Preemption | None:
@@ -102,13 +108,21 @@ class Questions:
     def received(self, told: Told) -> None:
         self._told = told
 
+    def snapshot_begins(self) -> None:
+        """What lies between the answer and this moment was other work, such as a validation."""
+        self._saves_since = self._working_time()
+
     def save_begins(self) -> None:
         """A report with a checkpoint; the snapshot may have begun before."""
-        if self.saves_since is None:
-            self.saves_since = time.monotonic()
+        if self._saves_since is None:
+            self._saves_since = self._working_time()
 
     def save_ends(self) -> None:
-        """The loop continues."""
-        if self.saves_since is not None:
-            self.saving_s += time.monotonic() - self.saves_since
-            self.saves_since = None
+        """The loop continues, or waits for something else."""
+        if self._saves_since is not None:
+            self.saving_s += self._working_time() - self._saves_since
+            self._saves_since = None
+
+    def _working_time(self) -> float:
+        """Stands still while a rank is in the debugger."""
+        return time.monotonic() - self._clock.stood_still_s

@@ -16,10 +16,10 @@ import msgspec
 from paceline.air.attachment import Attachment
 from paceline.air.checks import warn_at_users_line
 from paceline.air.constants import DONE
-from paceline.air.errors import MetricError, SessionMisuseError, StopTraining
+from paceline.air.errors import SessionMisuseError, StopTraining
 from paceline.air.faults import fault_point, watched_point
 from paceline.air.loader_epochs import LoaderEpochs
-from paceline.air.metrics import nested_get, plain_metrics
+from paceline.air.metrics import plain_metrics
 from paceline.air.session import ReportedCheckpoint
 from paceline.air.validation import ValidationTask, checked_task
 from paceline.run.alignment import Reduce, check_reduce
@@ -43,7 +43,7 @@ from paceline.run.messages import (
 )
 from paceline.run.questions import Questions
 from paceline.run.rank_target import fetch_start, rank_target
-from paceline.run.staging import CheckpointStager, Staged
+from paceline.run.staging import CheckpointStager, Staged, check_checkpoint
 from paceline.run.timing import RankClock
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Session:
         self._stopping = self._ended = False
         self._last_row: dict[str, Any] = {}
         self._warned: set[str] = set()
-        self.questions = Questions(channel.send, self._read_messages_blocking, setup.wall_offset_s)
+        self.questions = Questions(channel.send, self._read_messages_blocking, setup.wall_offset_s, self.clock)
         self._lock = threading.RLock()
         self._fault_at_report = watched_point("report")
 
@@ -120,7 +120,7 @@ class Session:
         plain, finite = plain_metrics(metrics)
         rules, weights = check_reduce(plain, reduce) if reduce else (None, None)
         if checkpoint is not None:
-            self._check_checkpoint(checkpoint, plain)
+            check_checkpoint(checkpoint, plain, self._setup.score_attribute)
         task = checked_task(validation, self._setup.validation, plain, has_checkpoint=checkpoint is not None)
         with self._lock:
             self._check_usable()
@@ -157,6 +157,8 @@ class Session:
                 attachments,
             )
             self._index, self._last_row = index, plain
+            if checkpoint is None or follows:  # What is waited for is not the checkpoint.
+                self.questions.save_ends()
             answer = self._wait_for_answer(index) if waits else None
             self.questions.save_ends()
             if answer is None:
@@ -213,6 +215,12 @@ class Session:
         with self._lock:
             self._check_usable("preempted()")
             return self.questions.preempted()
+
+    def snapshot_begins(self) -> None:
+        self.questions.snapshot_begins()
+
+    def snapshot_ends(self) -> None:
+        self.questions.save_ends()
 
     def warn(self, text: str) -> None:
         """Tell the user something, in the run's output and in `result.warnings`. It is rank 0 that tells it."""
@@ -312,23 +320,6 @@ class Session:
             raise StopTraining("the run was asked to stop")
         if self._ended:
             raise SessionMisuseError(f"{called} was called after the train function had returned.")
-
-    def _check_checkpoint(self, checkpoint: Checkpoint, plain: Mapping[str, Any]) -> None:
-        from paceline.air.checkpoint import Checkpoint
-
-        if not isinstance(checkpoint, Checkpoint):
-            raise SessionMisuseError(
-                f"report(checkpoint=...) takes a Checkpoint, not {type(checkpoint).__name__}. Use "
-                "Checkpoint.from_dict(...) or Checkpoint.from_directory(...)."
-            )
-        key = self._setup.score_attribute
-        if key:
-            value = nested_get(plain, key)
-            if value is not None and not isinstance(value, int | float):
-                raise MetricError(
-                    f"checkpoint_score_attribute {key!r} must be a number to rank checkpoints by, but it was "
-                    f"reported as {value!r}."
-                )
 
     def _stage(self, checkpoint: Checkpoint | None, index: int, plain: Mapping[str, Any]) -> Staged:
         if checkpoint is None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.air.attachment import Attachment
 from paceline.air.background_pool import BackgroundPool
-from paceline.air.errors import SessionMisuseError
+from paceline.air.errors import MetricError, SessionMisuseError
+from paceline.air.metrics import nested_get
 from paceline.run.messages import (
     MOST_IN_FLIGHT,
     CheckpointFailed,
@@ -219,3 +220,20 @@ class CheckpointStager:
             self._background.close()
             self._raise_if_failed()
         self._target.close()
+
+
+def check_checkpoint(checkpoint: Checkpoint, plain: Mapping[str, Any], score_attribute: str | None) -> None:
+    """Before anything is sent: it is one, and can be ranked."""
+    from paceline.air.checkpoint import Checkpoint
+
+    if not isinstance(checkpoint, Checkpoint):
+        raise SessionMisuseError(
+            f"report(checkpoint=...) takes a Checkpoint, not {type(checkpoint).__name__}. Use "
+            "Checkpoint.from_dict(...) or Checkpoint.from_directory(...)."
+        )
+    value = nested_get(plain, score_attribute) if score_attribute else None
+    if value is not None and not isinstance(value, int | float):
+        raise MetricError(
+            f"checkpoint_score_attribute {score_attribute!r} must be a number to rank checkpoints by, but it was "
+            f"reported as {value!r}."
+        )

@@ -109,9 +109,12 @@ class RankClock:
         "_steps",
         "_took_batch",
         "_total",
+        "stood_still_s",
     )
 
     def __init__(self) -> None:
+        self.stood_still_s = 0.0
+        """In all."""
         self._ended: float | None = None
         """When the last step did; None before the first one begins."""
         self._took_batch = False
@@ -149,6 +152,7 @@ class RankClock:
 
     def stood_still(self, seconds: float) -> None:
         """The rank was in the debugger, or waited for one that was: that says nothing about its steps."""
+        self.stood_still_s += seconds
         if self._ended is not None:
             self._ended += seconds
 

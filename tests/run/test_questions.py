@@ -113,6 +113,38 @@ def test_what_checkpoints_cost_the_loop_is_counted(tmp_path: Path, monkeypatch: 
     assert [(each.saving_s, each.asking_s) for each in questions] == [(0.0, 0.0), (0.0, 1.0), (110.0, 2.0)]
 
 
+def test_other_work_between_the_answer_and_the_checkpoint_is_not_its_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A validation, the debugger, and waiting for the values of other ranks."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def answer(channel: FakeChannel) -> Answer | Told:
+        last = channel.sent[-1]
+        if isinstance(last, Question):
+            return Told(last.number, is_due=True)
+        now[0] += 500.0  # another rank is slow
+        return Answer(1, reduced={"loss": 1.0})
+
+    asking = Session(session_setup(tmp_path, async_save=True), FakeChannel(answer), None)
+    asking.should_checkpoint()
+    now[0] += 1000.0  # the validation
+    asking.snapshot_begins()
+    now[0] += 10.0
+    asking.snapshot_ends()
+    now[0] += 1000.0
+    saved = Checkpoint.from_dict({"step": 1})
+    asking.report({"loss": 1.0}, checkpoint=saved, reduce={"loss": "sum"})
+    assert asking.questions.saving_s == 10.0
+    asking.should_checkpoint()
+    now[0] += 107.0
+    asking.clock.stood_still(100.0)
+    asking.report({"loss": 1.0}, checkpoint=saved)
+    assert asking.questions.saving_s == 17.0
+    asking.end()
+
+
 def test_no_is_answered_without_the_driver_as_long_as_it_has_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

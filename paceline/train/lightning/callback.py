@@ -67,6 +67,7 @@ class EpochReporter:
     def report_now(self, trainer: Any) -> None:
         assert self._scratch is not None
         path = os.path.join(self._scratch, self.CHECKPOINT_NAME)
+        session_slot.active().snapshot_begins()
         trainer.save_checkpoint(path, weights_only=False)
         try:
             report(row_of(trainer), LightningCheckpoint._at(path))
@@ -106,7 +107,8 @@ class EpochEndReporter:
         self._trained = self._has_trained = True
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
-        if self._steps.should_checkpoint(trainer) and not trainer.is_last_batch:  # otherwise the epoch's row has one
+        # After the last batch the epoch's row has a checkpoint, when the validation is done.
+        if not trainer.is_last_batch and self._steps.should_checkpoint(trainer):
             self._reporter.report_now(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -115,6 +117,7 @@ class EpochEndReporter:
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self._trained:  # otherwise its row came with the checkpoint that this run began from
             self._trained = False
+            self._steps.should_checkpoint(trainer)  # A preemption ends with this row.
             self._reporter.report_epoch(trainer)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
@@ -165,8 +168,8 @@ class SaveReporter:
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **keywords: Any) -> None:
         super().on_train_batch_end(trainer, *arguments, **keywords)  # type: ignore[misc]
-        if self._steps.should_checkpoint(trainer) and self._saved is None:
-            self._save_checkpoint(trainer, os.path.join(str(self.dirpath), f"asked-step={trainer.global_step}.ckpt"))
+        if not trainer.is_last_batch:  # Otherwise the validation comes before the row that would have the checkpoint.
+            self._save_if_asked(trainer)
         try:
             self._report_within_epoch(trainer)
         except StopTraining as stop:
@@ -185,6 +188,7 @@ class SaveReporter:
         self._trained = False
         end_train_pass(trainer)
         super().on_train_epoch_end(trainer, *arguments)  # type: ignore[misc]
+        self._save_if_asked(trainer)
         try:
             self._report(trainer)
         except StopTraining as stop:
@@ -215,8 +219,15 @@ class SaveReporter:
 
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
         """Called for every save, whatever the reason. That there was one is not told in a public way."""
+        session = session_slot.active()
+        session.snapshot_begins()
         super()._save_checkpoint(trainer, filepath)  # type: ignore[misc]
+        session.snapshot_ends()
         self._saved = filepath
+
+    def _save_if_asked(self, trainer: Any) -> None:
+        if self._steps.should_checkpoint(trainer) and self._saved is None:
+            self._save_checkpoint(trainer, os.path.join(str(self.dirpath), f"asked-step={trainer.global_step}.ckpt"))
 
     def _report_within_epoch(self, trainer: Any) -> None:
         if self._saved is not None and not trainer.is_last_batch:  # otherwise the row of the epoch takes it along

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch.utils.data import DataLoader
 
 from paceline import train
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
@@ -33,7 +34,7 @@ from paceline.train.lightning import (
     prepare_trainer,
 )
 from paceline.train.lightning.backend import LightningTorchConfig
-from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING
+from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING, derived_classes
 from paceline.train.torch import TorchTrainer
 from tests.train.lightning import older
 from tests.train.lightning.line import QUIET, Line, dataset, loader, points
@@ -237,3 +238,63 @@ def test_importing_the_names_loads_no_framework(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == "[]"
+
+
+class Hears:
+    """Stands in for the session of a worker: what it is told, in order, with the validations in between."""
+
+    world_size, rows_before, reports, shards = 1, 0, 0, {}
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def should_checkpoint(self) -> bool:
+        self.heard.append("asked")
+        return True
+
+    def snapshot_begins(self) -> None:
+        self.heard.append("snapshot")
+
+    def snapshot_ends(self) -> None: ...
+
+    def report(self, metrics: Any, checkpoint: Any = None, reduce: Any = None) -> None:
+        self.heard.append("reported" if checkpoint is not None else "row")
+
+
+@pytest.mark.filterwarnings("ignore")  # What Lightning thinks of so small a training.
+@pytest.mark.parametrize("saver", ["ReportCallback", "ReportingModelCheckpoint"])
+def test_no_validation_lies_between_the_wish_for_a_checkpoint_and_the_checkpoint(saver: str, tmp_path: Path) -> None:
+    """What the run takes for the cost of a checkpoint would be that of the validation. Two batches, then the end."""
+
+    class Validates(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            return self.line(batch).sum()
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            hears.heard.append("validation")
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    hears: Any = Hears()
+    session.install(hears)
+    try:
+        own = {} if saver == "ReportCallback" else {"dirpath": str(tmp_path), "save_top_k": 0}
+        callback = getattr(derived_classes(LIGHTNING), saver)(**own)
+        made = pl.Trainer(
+            max_epochs=1,
+            accelerator="cpu",
+            callbacks=[callback],
+            enable_checkpointing=bool(own),
+            num_sanity_val_steps=0,
+            default_root_dir=tmp_path,
+            **QUIET,
+        )
+        made.fit(Validates(), DataLoader(torch.ones(2, 1)), DataLoader(torch.ones(1, 1)))
+    finally:
+        session.install(None)
+    assert hears.heard == ["asked", "snapshot", "reported", "validation", "asked", "snapshot", "reported"]

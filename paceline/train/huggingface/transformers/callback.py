@@ -48,6 +48,9 @@ class ReportCallback(TrainerCallback):
         if session.active().should_checkpoint():
             control.should_save = True
 
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        _now_it_saves(control)
+
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         metrics: dict[str, Any] = {}
         for logged in state.log_history:
@@ -61,6 +64,12 @@ class ReportCallback(TrainerCallback):
         with TemporaryDirectory(prefix="report-", dir=saved.parent) as folder:
             shutil.copytree(saved, Path(folder, self.CHECKPOINT_NAME), copy_function=_link_or_copy)
             session.report(metrics, TransformersCheckpoint.from_directory(folder))
+
+
+def _now_it_saves(control: TrainerControl) -> None:
+    """The trainer evaluates before it saves: only what comes after the evaluation is the cost of the checkpoint."""
+    if control.should_save:
+        session.active().snapshot_begins()
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -129,10 +138,12 @@ class Reporter(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._awaited = max(0, self._awaited - 1)
         self._report_when_complete(control)
+        _now_it_saves(control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._saved = saved_checkpoint(args, state)
         self._saved_step = state.global_step
+        session.active().snapshot_ends()  # The row may have to wait for the end of the training.
         if self.stopped is not None:
             self._add_to_last_report()
             return

@@ -29,9 +29,16 @@ class Rows:
         self.reported: list[tuple[dict[str, Any], bool]] = []
         self.stops = False
         self.asks = False
+        self.snapshots = 0
+        """How many have begun."""
 
     def should_checkpoint(self) -> bool:
         return self.asks
+
+    def snapshot_begins(self) -> None:
+        self.snapshots += 1
+
+    def snapshot_ends(self) -> None: ...
 
     def report(
         self, metrics: dict[str, Any], checkpoint: Any = None, reduce: Any = None, validation: Any = None
@@ -86,6 +93,16 @@ def test_the_run_may_ask_for_a_checkpoint_of_any_step(rows: Rows, tmp_path: Path
     rows.asks = True
     callback.on_step_end(arguments(tmp_path), state(4), control)
     assert control.should_save
+
+
+@pytest.mark.parametrize("callback", [Reporter(None), ReportCallback()], ids=lambda each: type(each).__name__)
+def test_an_evaluation_before_the_save_is_not_its_cost(rows: Rows, tmp_path: Path, callback: Any) -> None:
+    control = TrainerControl()
+    callback.on_evaluate(arguments(tmp_path), state(3), control)
+    assert rows.snapshots == 0, "nothing is saved"
+    control.should_save = True
+    callback.on_evaluate(arguments(tmp_path), state(4), control)
+    assert rows.snapshots == 1
 
 
 def test_an_evaluation_of_the_users_own_mixes_no_steps(rows: Rows, tmp_path: Path) -> None:
