@@ -122,6 +122,33 @@ def test_an_evaluation_is_that_of_one_process(workers: int, uneven: str | None) 
     assert metrics["loss"] == pytest.approx(loss_of(np.arange(ROWS)).mean(), rel=1e-12)
 
 
+def evaluate_with_loaders() -> None:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from paceline.train.torch import prepare_data_loader
+
+    rows = DataLoader(TensorDataset(torch.arange(ROWS)), batch_size=BATCH)
+    seen = [int(row) for (batch,) in prepare_data_loader(rows, uneven="all") for row in batch]
+    padded = sum(len(batch) for (batch,) in prepare_data_loader(rows))
+    loss = float(loss_of(np.array(seen)).mean())
+    train.report(
+        {"loss": loss, "rows": len(seen), "padded": padded},
+        reduce={"loss": ("mean", len(seen)), "rows": "sum", "padded": "sum"},
+    )
+
+
+def test_an_evaluation_with_loaders_reads_each_row_once_or_says_what_it_repeats() -> None:
+    from paceline.train.torch import TorchTrainer
+
+    result = run(evaluate_with_loaders, 2, None, "valid", TorchTrainer)
+    assert result.metrics["rows"] == ROWS
+    assert result.metrics["loss"] == pytest.approx(loss_of(np.arange(ROWS)).mean(), rel=1e-12)
+    assert result.metrics["padded"] == ROWS + 1
+    (notice,) = result.warnings
+    assert "1 row is read twice" in notice
+
+
 def train_jointly() -> None:
     """In each step the ranks exchange gradients; one of them has a step more. Rank 0 evaluates after each pass."""
     import torch

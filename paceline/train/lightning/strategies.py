@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     import torch
 
 
+READ_EACH_ONCE = (
+    'To read each row once, return prepare_data_loader(loader, uneven="all") of paceline.train.torch from '
+    "val_dataloader() or test_dataloader(), or pass it to the Trainer."
+)
+
+
 class WorkerEnvironment:
     """The workers are there already, and the session knows their ranks: Lightning starts no processes.
 
@@ -92,6 +98,25 @@ class WorkerStrategy:
         session = worker_session(type(self).__name__)
         warn_of_samplers(session)
         return {"num_replicas": session.world_size, "rank": session.world_rank}
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Lightning weighs means by the mean number of rows of a rank, and would cut it to a whole number."""
+        import torch
+
+        if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and reduce_op in ("mean", "avg"):
+            tensor = tensor.to(torch.get_default_dtype())
+        return super().reduce(tensor, group, reduce_op)  # type: ignore[misc]
+
+    def process_dataloader(self, dataloader: object) -> object:
+        from torch.utils.data import DataLoader, DistributedSampler
+
+        from paceline.train.torch.data_loader import warn_if_it_repeats
+
+        if isinstance(dataloader, DataLoader):
+            session = worker_session(type(self).__name__)
+            warn_if_it_repeats(dataloader, session, READ_EACH_ONCE, dealt_by=DistributedSampler)
+        processed: object = super().process_dataloader(dataloader)  # type: ignore[misc]  # Lightning's half
+        return processed
 
     def _configure_launcher(self) -> None:
         self._launcher = None

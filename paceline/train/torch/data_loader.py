@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +17,16 @@ from torch.utils.data.sampler import RandomSampler
 from paceline.air.checks import warn_at_users_line
 from paceline.air.errors import ConfigError
 from paceline.air.loader_epochs import LoaderEpochs
+from paceline.air.session import SessionProtocol
 from paceline.air.timing import BatchClock
+from paceline.train.sampler_notice import warn_of_repeated_rows
 from paceline.train.torch.devices import move_to
 from paceline.train.torch.timed_loader import Passes, timed
+
+READ_EACH_ONCE = (
+    'prepare_data_loader(..., uneven="all") reads each row once; workers may then have unequally many batches. '
+    'uneven="equal" is what happens now, without this notice.'
+)
 
 
 def prepare(
@@ -30,9 +38,14 @@ def prepare(
     auto_transfer: bool,
     clock: BatchClock | None = None,
     epochs: LoaderEpochs | None = None,
+    *,
+    pads: bool = True,
 ) -> DataLoader[Any]:
     """The loader for one rank; `device` None leaves batches where they are. `clock` measures waiting for batches, and
-    `epochs` says with which pass a resumed run begins."""
+    `epochs` says with which pass a resumed run begins.
+
+    If it `pads`, all ranks have equally many rows, some of which are read twice.
+    """
     if not isinstance(loader, DataLoader):
         raise ConfigError(f"prepare_data_loader() takes a torch DataLoader, not {type(loader).__name__}.")
     source = loader
@@ -41,7 +54,7 @@ def prepare(
         if add_dist_sampler and isinstance(loader.dataset, IterableDataset):
             _warn_that_all_read_all(loader.dataset, rank)
         elif add_dist_sampler and not _is_distributed(loader):
-            source = _copy_with(source, **_dealt_samplers(loader, rank, world_size))
+            source = _copy_with(source, **_dealt_samplers(loader, rank, world_size, pads))
     if device is not None and device.type != "cpu":
         source = DeviceDataLoader(source, device, auto_transfer)
     if clock is None:
@@ -82,17 +95,17 @@ def _is_distributed(loader: DataLoader[Any]) -> bool:
     return any(isinstance(sampler, DistributedSampler) for sampler in samplers)
 
 
-def _dealt_samplers(loader: DataLoader[Any], rank: int, world_size: int) -> dict[str, Any]:
+def _dealt_samplers(loader: DataLoader[Any], rank: int, world_size: int, pads: bool) -> dict[str, Any]:
     """The loader's sampler, and batch sampler if it has one, dealt over the ranks."""
     if loader.batch_size is None and loader.batch_sampler is not None:  # batches of the user's own
-        return {"batch_sampler": DealtSampler(loader.batch_sampler, rank, world_size)}
+        return {"batch_sampler": DealtSampler(loader.batch_sampler, rank, world_size, pads)}
     sampler: DistributedSampler[Any]
     if type(loader.sampler) is SequentialSampler:
-        sampler = EpochSampler(loader.dataset, world_size, rank, shuffle=False)
+        sampler = EpochSampler(loader.dataset, world_size, rank, shuffle=False, pads=pads)
     elif type(loader.sampler) is RandomSampler and _draws_each_once(loader.sampler):
-        sampler = EpochSampler(loader.dataset, world_size, rank, shuffle=True)
+        sampler = EpochSampler(loader.dataset, world_size, rank, shuffle=True, pads=pads)
     else:
-        sampler = DealtSampler(loader.sampler, rank, world_size)
+        sampler = DealtSampler(loader.sampler, rank, world_size, pads)
     if loader.batch_sampler is None:
         return {"sampler": sampler}
     return {"sampler": sampler, "batch_sampler": BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)}
@@ -107,29 +120,38 @@ class EpochSampler(DistributedSampler[Any]):
 
     Without that every epoch has the same order unless the loop calls `set_epoch`, which
     still works here and wins. All ranks must iterate equally often to stay in step.
+
+    Without `pads`, each item is given to one rank only, and some ranks have one less than others.
     """
 
+    def __init__(self, source: Any, world_size: int, rank: int, *, shuffle: bool, pads: bool = True) -> None:
+        super().__init__(source, world_size, rank, shuffle=shuffle)
+        self.pads = pads
+
     def __iter__(self) -> Iterator[Any]:
-        indices = super().__iter__()
+        indices = itertools.islice(super().__iter__(), len(self))  # what fills up comes last
         self.epoch += 1
         return indices
+
+    def __len__(self) -> int:
+        return self.num_samples if self.pads else len(range(self.rank, _length(self.dataset), self.num_replicas))
 
 
 class DealtSampler(EpochSampler):
     """Deals what a sampler of the user's draws (indices or whole batches) over the ranks.
 
     Every rank lets the sampler draw the whole epoch from the same random state, and takes
-    each `world_size`-th item. The last round is filled up from the start, so that all ranks
-    get equally many.
+    each `world_size`-th item. If it `pads`, the last round is filled up from the start, so that all
+    ranks get equally many.
     """
 
-    def __init__(self, source: Iterable[Any], rank: int, world_size: int) -> None:
+    def __init__(self, source: Iterable[Any], rank: int, world_size: int, pads: bool = True) -> None:
         if not hasattr(source, "__len__"):
             raise ConfigError(
                 f"prepare_data_loader() cannot deal {type(source).__name__} over the workers, because it has no "
                 "len(). Give it one, or deal it yourself and pass add_dist_sampler=False."
             )
-        super().__init__(source, world_size, rank, shuffle=False)  # type: ignore[arg-type]
+        super().__init__(source, world_size, rank, shuffle=False, pads=pads)
         self.source = source
 
     def __iter__(self) -> Iterator[Any]:
@@ -137,8 +159,28 @@ class DealtSampler(EpochSampler):
             items = list(self.source)
         self.epoch += 1
         rounds = -(-len(items) // self.num_replicas)
-        for position in range(self.rank, rounds * self.num_replicas, self.num_replicas):
+        end = rounds * self.num_replicas if self.pads else len(items)
+        for position in range(self.rank, end, self.num_replicas):
             yield items[position % len(items)]
+
+
+def warn_if_it_repeats(
+    loader: DataLoader[Any],
+    session: SessionProtocol,
+    advice: str = READ_EACH_ONCE,
+    dealt_by: type[DistributedSampler[Any]] | None = None,
+) -> None:
+    """Tell the user, if the loader does not shuffle, and not all ranks have as many rows of their own.
+
+    `dealt_by` is the class of the sampler that was put into it: one of the user's own is the user's choice.
+    """
+    sampler: Any = loader.sampler
+    if type(sampler) is (dealt_by or EpochSampler) and not (sampler.shuffle or loader.drop_last):
+        warn_of_repeated_rows(session, _length(sampler.dataset), advice)
+
+
+def _length(dataset: Any) -> int:
+    return len(dataset)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from paceline.air import session
 from paceline.air.errors import ConfigError, SessionMisuseError
@@ -93,6 +93,8 @@ def prepare_data_loader(
     add_dist_sampler: bool = True,
     move_to_device: bool | torch.device = True,
     auto_transfer: bool = True,
+    *,
+    uneven: Literal["equal", "all"] | None = None,
 ) -> DataLoader[T]:
     """Deal the data of the loader over the workers, and put its batches on this worker's device.
 
@@ -102,6 +104,10 @@ def prepare_data_loader(
     your own is dealt as well; one that is already distributed, and an iterable-style dataset, are
     left alone. All other settings of the loader are kept. `batch_size` is that of one worker.
     With `auto_transfer`, the next batch is copied to the GPU while this one is computed on.
+
+    `uneven` is for rows that do not divide by the workers. With "equal", the default, some rows are read twice, so that
+    all workers have equally many batches; a loader that does not shuffle says so unless "equal" is given. With "all",
+    each row is read once, and some workers may have a batch less than others.
     """
     from torch.utils.data import IterableDataset
 
@@ -109,11 +115,13 @@ def prepare_data_loader(
 
     accelerator = _accelerator("prepare_data_loader")
     active = active_session("prepare_data_loader")
+    if uneven not in ("equal", "all", None):
+        raise ConfigError(f"prepare_data_loader(uneven={uneven!r}): choose 'equal' or 'all'.")
     if add_dist_sampler:
         need_process_group("prepare_data_loader")
         if not isinstance(getattr(data_loader, "dataset", None), IterableDataset):
             warn_of_samplers(active)
-    return implementation.prepare(
+    prepared = implementation.prepare(
         data_loader,
         active.world_rank,
         active.world_size,
@@ -122,7 +130,11 @@ def prepare_data_loader(
         auto_transfer,
         active.clock,
         active.loader_epochs,
+        pads=uneven != "all",
     )
+    if uneven is None and add_dist_sampler:
+        implementation.warn_if_it_repeats(prepared, active)
+    return prepared
 
 
 def prepare_optimizer(optimizer: OptimizerType) -> OptimizerType:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from paceline import train
 from paceline.air import FailureConfig, RunConfig, ScalingConfig, session
@@ -35,7 +35,7 @@ from paceline.train.lightning import (
 )
 from paceline.train.lightning.backend import LightningTorchConfig
 from paceline.train.lightning.packages import LIGHTNING, PYTORCH_LIGHTNING, derived_classes
-from paceline.train.torch import TorchTrainer
+from paceline.train.torch import TorchTrainer, prepare_data_loader
 from tests.train.lightning import older
 from tests.train.lightning.line import QUIET, Line, dataset, loader, points
 
@@ -298,3 +298,52 @@ def test_no_validation_lies_between_the_wish_for_a_checkpoint_and_the_checkpoint
     finally:
         session.install(None)
     assert hears.heard == ["asked", "snapshot", "reported", "validation", "asked", "snapshot", "reported"]
+
+
+class Counts(pl.LightningModule):
+    """Validates numbers 0 to 100, twice: as Lightning deals them, and as prepare_data_loader does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+        self.seen: list[list[int]] = [[], []]
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        return self.line(batch[0].float().unsqueeze(1)).sum()
+
+    def validation_step(self, batch: Any, index: int, dataloader_idx: int) -> None:
+        self.seen[dataloader_idx] += batch[0].tolist()
+        self.log("mean", batch[0].double().mean(), batch_size=len(batch[0]), sync_dist=True, on_epoch=True)
+
+    def val_dataloader(self) -> Any:
+        numbers = DataLoader(TensorDataset(torch.arange(101)), batch_size=8)
+        return [numbers, prepare_data_loader(numbers, uneven="all")]
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+
+def _validates_loaders() -> None:
+    module = Counts()
+    made = pl.Trainer(
+        max_epochs=1,
+        strategy=DDPStrategy(),
+        plugins=[LightningEnvironment()],
+        accelerator="cpu",
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+        **QUIET,
+    )
+    prepare_trainer(made).fit(module, DataLoader(TensorDataset(torch.arange(8)), batch_size=4))
+    logged = {name: float(value) for name, value in made.callback_metrics.items()}
+    mean = logged["mean/dataloader_idx_1"]
+    lightnings, ours = map(len, module.seen)
+    train.report({"lightnings": lightnings, "ours": ours, "mean": mean}, reduce={"lightnings": "sum", "ours": "sum"})
+
+
+def test_a_validation_with_loaders_reads_each_row_once_or_says_what_it_repeats() -> None:
+    result = fit(_validates_loaders)
+    assert (result.metrics["lightnings"], result.metrics["ours"]) == (102, 101)
+    assert result.metrics["mean"] == pytest.approx(50.0, rel=1e-6)
+    (notice,) = [text for text in result.warnings if "read twice" in text]
+    assert 'return prepare_data_loader(loader, uneven="all")' in notice

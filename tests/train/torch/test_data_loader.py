@@ -189,6 +189,48 @@ def test_uneven_batches_are_filled_up(install_session: InstallSession) -> None:
     assert [epoch(loader) for loader in loaders] == [[0, 2], [1, 0]]
 
 
+@pytest.mark.parametrize("rows", [1, 7, 12, 13])
+@pytest.mark.parametrize("made", ["in order", "shuffled", "by a sampler", "in batches"])
+def test_uneven_all_gives_each_row_to_one_rank(install_session: InstallSession, rows: int, made: str) -> None:
+    def make() -> DataLoader[Any]:
+        options: dict[str, Any] = {
+            "in order": {"batch_size": 2},
+            "shuffled": {"batch_size": 2, "shuffle": True},
+            "by a sampler": {"batch_size": 2, "sampler": SubsetRandomSampler(range(rows))},
+            "in batches": {"batch_sampler": [[row] for row in range(rows)]},
+        }[made]
+        return DataLoader(rows_dataset(rows), **options)
+
+    loaders = prepared(install_session, make, 3, uneven="all")
+    for _ in range(2):
+        batches = [list(loader) for loader in loaders]
+        assert sorted(int(row) for each in batches for (batch,) in each for row in batch) == list(range(rows))
+        assert [len(each) for each in batches] == [len(loader) for loader in loaders]
+
+
+def test_rows_that_are_read_twice_are_said(install_session: InstallSession) -> None:
+    said: list[str] = []
+
+    def prepare(loader: DataLoader[Any], **options: Any) -> None:
+        session = install_session(0, 4)
+        session.warn = said.append
+        prepare_data_loader(loader, **options)
+
+    prepare(DataLoader(rows_dataset(12)))
+    prepare(DataLoader(rows_dataset(13), shuffle=True))
+    prepare(DataLoader(rows_dataset(13), drop_last=True))
+    prepare(DataLoader(rows_dataset(13)), uneven="equal")
+    prepare(DataLoader(rows_dataset(13)), uneven="all")
+    prepare(DataLoader(rows_dataset(13)), add_dist_sampler=False)
+    assert said == []
+    prepare(DataLoader(rows_dataset(13)))
+    assert "13 rows over 4 workers" in said[0]
+    assert "3 rows are read twice" in said[0]
+    assert 'uneven="all"' in said[0]
+    with pytest.raises(ConfigError, match=r"prepare_data_loader\(uneven='some'\): choose 'equal' or 'all'"):
+        prepare(DataLoader(rows_dataset(13)), uneven="some")
+
+
 def test_a_sampler_without_length_is_refused(install_session: InstallSession) -> None:
     class Endless:
         def __iter__(self) -> Any:
