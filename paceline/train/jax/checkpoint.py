@@ -75,7 +75,7 @@ class JaxCheckpoint(ModelCheckpoint):
             if not _is_array(leaf) and not isinstance(leaf, _PLAIN):
                 raise ConfigError(
                     f"from_state(): state{jax.tree_util.keystr(path)} is a {type(leaf).__name__}. A state holds "
-                    "arrays, numbers and strings; leave other objects out, and make them anew when you resume."
+                    "arrays, numbers and strings; leave out other objects and create them again when you resume."
                 )
             if _is_array(leaf) and not leaf.size:
                 raise ConfigError(
@@ -166,7 +166,7 @@ def _write(folder: Path, state: Any) -> None:
         if "deleted" not in str(error):
             raise
         raise CheckpointError(
-            f"The state was given away before the checkpoint was written: {error} Call report() with the checkpoint "
+            f"The state's memory was donated before the checkpoint was written: {error} Call report() with the checkpoint "
             "before the next step, or leave the state out of donate_argnums."
         ) from error
 

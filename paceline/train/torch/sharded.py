@@ -3,7 +3,7 @@
 `save_sharded` plans: all ranks tell rank 0 what they have, and learn what of it to write, and where. `report` has the
 part written, straight into the checkpoint that is being staged. The driver commits it when the parts of all ranks are
 there. `load_sharded` reads `.metadata`, finds out which files hold what this rank needs, and reads only those, after
-comparing them with the checkpoint's manifest. No rank waits for another one in there.
+comparing them with the checkpoint's manifest. Loading needs no communication between ranks.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 EXTRA_FILE = "extra.pt"
 MODEL, OPTIMIZER = "model", "optimizer"
 """The first part of every name in the checkpoint."""
+STATE = "state"
+"""The second part, of what an optimizer knows of each parameter."""
 
 
 def save_sharded(
@@ -46,8 +48,12 @@ def save_sharded(
     from paceline.train.torch.sharded_saving import plan_part
 
     content = {EXTRA_FILE: _encoded_extra(extra)}
-    with _plain_steps(optimizer):
-        state = _state(model, optimizer)
+    several = _several(optimizer)
+    new = [each for each in several if not each.state]
+    with _plain_steps(several):
+        state = _state(model, several)
+    if new:
+        _forget_first_step(state[OPTIMIZER], several, new)
     return TorchCheckpoint._of(plan_part(state, active.world_rank, active.world_size, content))
 
 
@@ -60,7 +66,7 @@ def load_sharded(
 ) -> dict[str, Any]:
     """Load what `save_sharded` saved into the model and the optimizer, and return its `extra`.
 
-    The number of ranks may be another one than when it was saved. Each rank reads only the files that hold something
+    The number of ranks may differ from when the checkpoint was saved. Each rank reads only the files that hold something
     of its part. Loading runs no code that the checkpoint may contain; only with `trust` it is unpickled.
     """
     from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_state_dict
@@ -71,39 +77,79 @@ def load_sharded(
     metadata = sharded_metadata(source, trust)
     if metadata is None:
         raise CheckpointError(
-            f"{source!r} is not a sharded checkpoint: save_sharded() makes them. Load a model of others with "
+            f"{source!r} is not a sharded checkpoint: save_sharded() makes them. For other checkpoints, use "
             "TorchCheckpoint.from_checkpoint(checkpoint).get_model(model)."
         )
     if optimizer is not None and not any(name.startswith(f"{OPTIMIZER}.") for name in metadata.state_dict_metadata):
         raise CheckpointError(f"{source!r} holds no optimizer: save it with save_sharded(model, optimizer).")
-    with _plain_steps(optimizer):
-        state = _state(model, optimizer)
-        read_state(source, metadata, state, trust=trust)
-        if optimizer is None:
+    several = _several(optimizer)
+    for each in several:  # PyTorch makes a state for every parameter only if there is none, nor a gradient
+        each.zero_grad(set_to_none=True)
+        each.state.clear()
+    with _plain_steps(several):
+        state = _state(model, several)
+        if not several:
+            read_state(source, metadata, state, trust=trust)
             set_model_state_dict(model, state[MODEL])
         else:
-            set_state_dict(model, optimizer, model_state_dict=state[MODEL], optim_state_dict=state[OPTIMIZER])
+            steps = state[OPTIMIZER][STATE]
+            stored = metadata.state_dict_metadata
+            saved = {
+                name: step
+                for name, step in steps.items()
+                if any(f"{OPTIMIZER}.{STATE}.{name}.{key}" in stored for key in step)
+            }
+            read_state(source, metadata, {**state, OPTIMIZER: {**state[OPTIMIZER], STATE: saved}}, trust=trust)
+            set_state_dict(model, several, model_state_dict=state[MODEL], optim_state_dict=state[OPTIMIZER])
+            for each, parameters, names in _groups(state[OPTIMIZER], several):
+                for parameter, name in zip(parameters, names, strict=False):
+                    if name not in saved:  # It had not been used when the checkpoint was saved.
+                        each.state.pop(parameter, None)
     return _read_extra(source, trust)
 
 
-def _state(model: torch.nn.Module, optimizer: Optimizers | None) -> dict[str, Any]:
+def _state(model: torch.nn.Module, optimizers: list[Any]) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
 
-    if optimizer is None:
+    if not optimizers:
         return {MODEL: get_model_state_dict(model)}
-    weights, state = get_state_dict(model, optimizer)
+    weights, state = get_state_dict(model, optimizers)
     return {MODEL: weights, OPTIMIZER: state}
 
 
+def _forget_first_step(state: dict[str, Any], optimizers: list[Any], new: list[Any]) -> None:
+    """PyTorch makes a step without gradients to learn what the state of an unused optimizer looks like. It would count:
+    Adam's second step is not like its first."""
+    for each, _, names in _groups(state, optimizers):
+        if each in new:
+            for name in names:
+                state[STATE].pop(name, None)
+    for each in new:
+        each.state.clear()
+
+
+def _groups(state: dict[str, Any], optimizers: list[Any]) -> Iterator[tuple[Any, list[torch.Tensor], list[str]]]:
+    """The optimizers' groups of parameters, with the names of these in their state."""
+    named = iter(state["param_groups"])
+    for each in optimizers:
+        for group in each.param_groups:
+            yield each, group["params"], next(named)["params"]
+
+
+def _several(optimizer: Optimizers | None) -> list[Any]:
+    if optimizer is None:
+        return []
+    return [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
+
+
 @contextlib.contextmanager
-def _plain_steps(optimizer: Optimizers | None) -> Iterator[None]:
+def _plain_steps(optimizers: list[Any]) -> Iterator[None]:
     """PyTorch makes the state of a new optimizer by a step without gradients, which mixed precision does not take."""
     accelerator = Chosen.here().accelerator
-    if optimizer is None or accelerator is None or accelerator.scaler is None:
+    if accelerator is None or accelerator.scaler is None:
         yield
         return
-    several: list[Any] = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
-    replaced = [(each, vars(each).pop("step")) for each in several if "step" in vars(each)]
+    replaced = [(each, vars(each).pop("step")) for each in optimizers if "step" in vars(each)]
     try:
         yield
     finally:

@@ -77,13 +77,13 @@ class Frame:
 @lru_cache(maxsize=4096)
 def frame_of(shape: tuple[int, ...], dtype: torch.dtype) -> Frame:
     """The frame of a contiguous tensor of this shape and type."""
-    example = torch.empty(shape, dtype=dtype)  # its memory is never touched
+    example = torch.empty(shape, dtype=dtype, device="cpu")  # its memory is never touched
     sink = _FrameSink(example.data_ptr(), example.nbytes)
     with config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
         torch.save(example, sink)  # type: ignore[arg-type]  # it only writes
     if len(sink.pieces) != (2 if example.nbytes else 1):
         raise CheckpointError(
-            f"this version of PyTorch ({torch.__version__}) saves a tensor in another way than paceline knows. Use "
+            f"this version of PyTorch ({torch.__version__}) stores tensors in a layout that paceline does not support. Use "
             "torch.distributed.checkpoint directly, or another version."
         )
     before, after = (*sink.pieces, bytearray())[:2]

@@ -74,7 +74,7 @@ def whole_weights(checkpoint: Checkpoint, metadata: Metadata) -> dict[str, Any]:
         names[full_name] = ".".join(map(str, rest)) if prefix is not None else full_name
         weights[full_name] = None
         if isinstance(entry, TensorStorageMetadata):
-            weights[full_name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+            weights[full_name] = torch.empty(entry.size, dtype=entry.properties.dtype, device="cpu")
     read_state(checkpoint, metadata, weights)
     return {name: weights[full_name] for full_name, name in names.items()}
 

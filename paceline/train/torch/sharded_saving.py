@@ -77,7 +77,7 @@ class ShardedPart(ModelSource):
         return ShardedPart(part=self.part, entries=tuple(entries), small_files=self.small_files, memory=memory)
 
     def load_dict(self) -> dict[str, Any]:
-        raise CheckpointError(f"This is {self.describe()}. Report it, and read the checkpoint that becomes of it.")
+        raise CheckpointError(f"This is {self.describe()}. Report it, then read the committed checkpoint.")
 
 
 _spare: list[mmap.mmap] = []

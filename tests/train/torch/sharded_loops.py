@@ -66,4 +66,40 @@ def fit(loop: Any, num_workers: int = 2, checkpoints: dict[str, Any] | None = No
 
 
 def losses(result: Result) -> list[float]:
-    return list(result.metrics_dataframe["loss"])
+    """Of the rows that have one."""
+    return list(result.metrics_dataframe["loss"].dropna())
+
+
+class WithUnusedLayer(nn.Module):
+    """The optimizer never has a state for the second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(16, 3)
+        self.unused = nn.Linear(16, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.used(rows)
+        return result
+
+
+def train_with_unused_layer(config: dict[str, Any]) -> None:
+    """Saves before each step, the first one included."""
+    torch.manual_seed(0)
+    model = prepare_model(WithUnusedLayer(), parallel_strategy="fsdp2")
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    start, context = 0, train.get_context()
+    checkpoint = train.get_checkpoint()
+    if checkpoint is not None:
+        start = load_sharded(checkpoint, model, optimizer)["step"]
+        train.report({"states": len(optimizer.state)})
+    for step in range(start, config["steps"]):
+        saved = save_sharded(model, optimizer, {"step": step}) if config["saves"] else None
+        train.report({"states": len(optimizer.state)}, checkpoint=saved)
+        if step == config.get("fail_at") and checkpoint is None:
+            raise RuntimeError("lost")
+        loss = model(rows_of(step, context.get_world_rank(), context.get_world_size())).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        train.report({"loss": loss.item(), "states": len(optimizer.state)}, reduce={"loss": "mean"})

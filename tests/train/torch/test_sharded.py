@@ -33,7 +33,7 @@ from paceline.train.torch import (
     save_sharded,
 )
 from paceline.train.torch.sharded_files import frame_of, memory_of
-from tests.train.torch.sharded_loops import fit, losses, network, train_network
+from tests.train.torch.sharded_loops import fit, losses, network, train_network, train_with_unused_layer
 
 STEPS = 5
 
@@ -86,6 +86,20 @@ def test_a_failed_attempt_continues(async_save: bool) -> None:
     assert losses(result) == pytest.approx(undisturbed(), rel=1e-5)
     assert len(list(Path(result.path).glob("checkpoint_*"))) == 2
     assert not list(Path(result.path).glob(".*tmp*"))
+
+
+@pytest.mark.parametrize("fail_at", [0, 2])
+def test_saving_changes_nothing_in_the_optimizer(fail_at: int) -> None:
+    """Neither before its first step, nor for a layer that it has never updated."""
+    alone = fit(train_with_unused_layer, train_loop_config={"steps": 4, "saves": False})
+    retries = {"failure_config": FailureConfig(max_failures=1)}
+    config = {"steps": 4, "saves": True, "fail_at": fail_at}
+    continued = fit(train_with_unused_layer, train_loop_config=config, run_config=retries)
+    rows = continued.metrics_dataframe
+    assert losses(continued) == losses(alone)
+    assert continued.metrics["states"] == alone.metrics["states"] == 2
+    resumed = rows["states"].iloc[2 * fail_at + 1]
+    assert resumed == (0 if fail_at == 0 else 2), "after the resume, it knows of what it had used before"
 
 
 def test_scores_decide_which_are_kept() -> None:
