@@ -65,6 +65,13 @@ def _merged(files: list[Path]) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     weights: dict[str, Any] = {}
+    came_from: dict[str, Path] = {}
     for file in files:
-        weights.update(load_file(file))
+        for name, tensor in load_file(file).items():
+            if name in came_from:
+                raise CheckpointError(
+                    f"{came_from[name].name} and {file.name} both have weights named {name!r}: they belong to several "
+                    "models. Copy the file of the model that you need."
+                )
+            weights[name], came_from[name] = tensor, file
     return weights

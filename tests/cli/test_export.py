@@ -107,6 +107,20 @@ def test_bad_input(runs: Runs, cli: Cli, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_files_of_several_models_are_not_mixed(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "two"
+    place.mkdir()
+    for name in ("model", "model_1"):
+        safetensors.save_file({"weight": torch.ones(1)}, place / f"{name}.safetensors")
+    said = cli("export", place, "--to", "safetensors")
+    assert said.code == 1
+    assert "model.safetensors and model_1.safetensors both have weights named 'weight'" in said.err
+    assert not Path("checkpoint.safetensors").exists()
+
+
 @pytest.mark.parametrize("kind", ["sharded", "weights", "safetensors"])
 def test_weights_of_a_checkpoint(kind: str, cli: Cli, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

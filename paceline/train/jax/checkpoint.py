@@ -82,6 +82,7 @@ class JaxCheckpoint(ModelCheckpoint):
                     f"from_state(): state{jax.tree_util.keystr(path)} has no elements (its shape is {leaf.shape}), and "
                     "Orbax does not write such arrays. Leave it out."
                 )
+        _refuse_equal_names([path for path, _ in leaves])
         is_sharded = any(_is_sharded(leaf) for _, leaf in leaves)
         return cls._of(JaxState(state, jax.process_index() if is_sharded else None), preprocessor)
 
@@ -97,6 +98,21 @@ class JaxCheckpoint(ModelCheckpoint):
             return state if target is None else _fitted(state, target, self)
         with self._directory() as folder:
             return _read(_state_folder(Path(folder), self), target, self)
+
+
+def _refuse_equal_names(paths: list[Any]) -> None:
+    """Orbax names the files of a leaf by its keys, joined with dots."""
+    import jax
+
+    named: dict[str, Any] = {}
+    for path in paths:
+        name = ".".join(jax.tree_util.keystr((key,), simple=True) for key in path)
+        other = named.setdefault(name, path)
+        if other is not path:
+            raise ConfigError(
+                f"from_state(): state{jax.tree_util.keystr(other)} and state{jax.tree_util.keystr(path)} would have the "
+                f"same name in the checkpoint, {name!r}. Rename one of the keys."
+            )
 
 
 def _is_array(leaf: Any) -> bool:

@@ -183,6 +183,8 @@ def _is_plain(encode: Any, value: Any) -> bool:
 
     try:
         load_plain(io.BytesIO(encode(value)), map_location="cpu")
+    except CheckpointError:  # of this version of PyTorch, not of the value
+        raise
     except Exception:
         return False
     return True

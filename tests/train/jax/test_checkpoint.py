@@ -115,6 +115,8 @@ def test_what_is_not_a_state_is_told() -> None:
         JaxCheckpoint.from_state({"w": [jnp.ones((0, 2))]})
     with pytest.raises(ConfigError, match="without any array"):
         JaxCheckpoint.from_state({})
+    with pytest.raises(ConfigError, match=r"state\['a'\]\['b'\] and state\['a.b'\] would have the same name"):
+        JaxCheckpoint.from_state({"a": {"b": jnp.ones(2)}, "a.b": jnp.zeros(2)})
 
 
 def test_a_state_that_was_given_away_is_told(tmp_path: Path) -> None:
