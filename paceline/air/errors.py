@@ -2,6 +2,7 @@
 
 PacelineError
 ├── ConfigError (ValueError)             a setting that cannot work, rejected where it was written
+│   ├── WorkerCountError                 a setting that cannot work with this number of workers
 │   ├── UnknownArgumentError (TypeError) a keyword argument that does not exist, and the one that was meant
 │   └── MissingDatasetError (KeyError)   a dataset that is needed or named, and was not given
 ├── MetricError (TypeError, ValueError)  a reported value that is not a plain value
@@ -61,6 +62,7 @@ FailureKind = Literal[
     "engine",  # the machinery that holds the workers was lost, on a machine that is still there
     "node_lost",  # the machine that the worker was on is gone; not charged to max_failures
     "preempted",  # somebody is taking the machine away, or asked the worker to end; not charged to max_failures
+    "worker_count",  # an elastic run came to a size that its loop cannot work with; not charged to max_failures
 ]
 
 
@@ -110,6 +112,10 @@ class ConfigError(PacelineError, ValueError):
 
 class UnknownArgumentError(ConfigError, TypeError):
     """A keyword argument that does not exist."""
+
+
+class WorkerCountError(ConfigError):
+    """A setting that cannot work with this number of workers, but with others. An elastic run leaves such a size."""
 
 
 class MissingDatasetError(ConfigError, KeyError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.air.checks import whole_number
-from paceline.air.errors import ConfigError
+from paceline.air.errors import ConfigError, WorkerCountError
 from paceline.data.epochs import DEFAULT_BATCH_ROWS
 
 _MOST_NAMED = 8
@@ -23,9 +23,10 @@ def rows_per_worker(batch_size: int | None, global_batch_size: int | None, worke
         divisors = [count for count in range(1, min(size, 10 * workers) + 1) if size % count == 0]
         near = sorted(divisors, key=lambda count: abs(count - workers))[:_MOST_NAMED]
         fitting = [each for each in (size - size % workers, size - size % workers + workers) if each]
-        raise ConfigError(
+        raise WorkerCountError(
             f"global_batch_size={size} is not divisible by the {workers} workers there are now. With {workers} workers "
             f"it can be {' or '.join(map(str, fitting))}; {size} rows can be shared by "
-            f"{', '.join(map(str, sorted(near)))} workers."
+            f"{', '.join(map(str, sorted(near)))} workers. In an elastic run, ScalingConfig(policy=...) can choose "
+            "such a number."
         )
     return size // workers

@@ -11,7 +11,7 @@ from paceline.air.failure_names import failure_names, named_in
 from paceline.air.words import counted
 from paceline.engine.failures import ENGINE_LOST
 
-NOT_CHARGED: frozenset[FailureKind] = frozenset({"node_lost", "preempted"})
+NOT_CHARGED: frozenset[FailureKind] = frozenset({"node_lost", "preempted", "worker_count"})
 """Not the program's fault: these are retried without counting towards max_failures."""
 
 _NOT_BY_THEMSELVES = frozenset({"startup", "storage"})

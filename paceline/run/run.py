@@ -76,7 +76,7 @@ class Run:
         self._desk = RequestDesk(self.inbox, stop) if spec.place is None else None
         """What is asked about a trial its search answers."""
         self._reached = ReachedSoFar(spec, parts)
-        self._sizing = Sizing(engine, parts.warn, is_trial=spec.place is not None)
+        self._sizing = Sizing(engine, parts.warn, is_trial=spec.place is not None, before=self._reached.world_size)
         self._in_background = in_background
         self._attempt: Attempt | None = None
         self._at_work: AtWork | None = None
@@ -292,8 +292,9 @@ class Run:
             self.phase = Phase.SUSPENDED if isinstance(self._next, Wait) else Phase.STARTING
 
     def _failed(self, *, waited: bool) -> None:
-        decision = self._reached.failed(self._ending.failures)
-        self._sizing.failed(self._reached.last_kind, self._ending.failures)
+        failures = self._sizing.with_refused_size(self._ending.failures)
+        decision = self._reached.failed(failures)
+        self._sizing.failed(self._reached.last_kind, failures)
         gives_up = isinstance(decision, GiveUp) or self.stop.pending
         charged = is_charged(self._reached.last_kind)
         self._parts.observers.attempt_failed(self._reached.last_cause, retry=not gives_up, charged=charged)

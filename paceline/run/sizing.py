@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from paceline.air.errors import EngineError, EngineLost, FailureKind, NoRoomError, WorkerFailure
+from paceline.air.errors import EngineError, EngineLost, FailureKind, NoRoomError, WorkerCountError, WorkerFailure
+from paceline.air.failure_names import qualified_name
 from paceline.air.manifest import find_manifest
 from paceline.air.words import counted
 from paceline.engine.base import Engine
@@ -31,13 +33,18 @@ PLACE_S = 5.0
 class Sizing:
     """Chooses sizes for one run. `warn` tells the user."""
 
-    def __init__(self, engine: Engine, warn: Callable[[str], None], *, is_trial: bool = False) -> None:
+    def __init__(self, engine: Engine, warn: Callable[[str], None], *, is_trial: bool = False, before: int = 0) -> None:
+        """`before`: how many workers the last attempt of an earlier driver had; 0 if there was none."""
         self._engine = engine
         self._warn = warn
         self._is_trial = is_trial
         """Its search has chosen the size. It does not change."""
         self._occasion: Occasion = "start"
         self._current = 0
+        self._before = before
+        """The size before, if the loop did not refuse it."""
+        self._unfit: set[int] = set()
+        """Sizes that the loop cannot work with."""
         self._expected = 0
         """How many workers there should be room for once the cluster has counted those that ended."""
         self._ended_at = float("-inf")
@@ -73,7 +80,7 @@ class Sizing:
             room = self._refused - 1 if room is None else min(room, self._refused - 1)
             if room < (spec.scaling.min_workers or 1):
                 self._refused = None  # All sizes were tried.
-        size = None if self._is_settling(room) else decide_size(self._policy(spec), self._situation(spec, room))
+        size = None if self._is_settling(room) else self._decide(spec, room)
         if size is None:
             self._wait(spec, room)
         else:
@@ -119,6 +126,8 @@ class Sizing:
 
     def started(self, spec: RunSpec, size: int) -> None:
         """Workers are at work."""
+        if self._current != size and self._current and self._current not in self._unfit:
+            self._before = self._current
         self._current, self._refused = size, None
         self._waits_since, self._is_announced = None, False
         self._spec = spec if spec.scaling.is_elastic and not self._is_trial else None
@@ -128,8 +137,28 @@ class Sizing:
         """They have ended without a failure: for another size, or another reason to replace them."""
         self._occasion, self._ended_at = "resize", time.monotonic()
 
+    def with_refused_size(self, failures: Sequence[WorkerFailure]) -> list[WorkerFailure]:
+        """The same failures; where the loop cannot work with the new size of the run, they say so.
+
+        At its first size, that is a mistake of the user's. At the least size, there is no other one to continue with.
+        """
+        spec = self._spec
+        is_new = self._before not in (0, self._current)
+        if spec is None or not is_new or self._current == spec.scaling.min_workers:
+            return list(failures)
+        return [
+            replace(failure, kind="worker_count", exception_type=None, exception_types=())
+            if qualified_name(WorkerCountError) in failure.exception_types
+            else failure
+            for failure in failures
+        ]
+
     def failed(self, kind: FailureKind, failures: Sequence[WorkerFailure]) -> None:
         """The attempt failed. Those of the ranks whose node is gone have no room any more."""
+        if kind == "worker_count":
+            self._unfit.add(self._current)
+            why = next(failure.message for failure in failures if failure.kind == kind)
+            self._warn(f"This run does not use {counted(self._current, 'worker')} again. {why}")
         lost = sum(failure.kind == "node_lost" for failure in failures)
         self._occasion = "node_lost" if kind == "node_lost" else "preempted" if kind == "preempted" else "failed"
         self._expected = 0 if kind == "preempted" else max(0, self._current - lost)
@@ -154,7 +183,7 @@ class Sizing:
             return False
         self._occasion = "look"
         room = None if free is None else self._placeable(self._current + free)
-        size = decide_size(self._policy(spec), self._situation(spec, room))
+        size = self._decide(spec, room)
         self._expected = size or self._current
         return size is not None and size != self._current
 
@@ -162,6 +191,16 @@ class Sizing:
         return time.monotonic() + spec.scaling.elastic_resize_monitor_interval_s
 
     # -- what is asked --------------------------------------------------------------------
+
+    def _decide(self, spec: RunSpec, room: int | None) -> int | None:
+        """What the policy wants; where the loop cannot work with that, what it wants with less room."""
+        size = decide_size(self._policy(spec), self._situation(spec, room))
+        while size in self._unfit:
+            assert size is not None
+            size = decide_size(self._policy(spec), self._situation(spec, size - 1))
+            if size is None and (room is None or self._before <= room):
+                return self._before
+        return size
 
     def _bundle(self, spec: RunSpec) -> dict[str, float]:
         return dict(spec.scaling.on_nodes()[0])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import paceline.data
 from paceline.air import Checkpoint, CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig, session
 from paceline.air.context import get_context
 from paceline.air.errors import ConfigError, TrainingFailedError
@@ -72,6 +73,7 @@ def fit(
     checkpoints: CheckpointConfig | None = None,
     policy: Any = None,
     interval_s: float = 0.02,
+    datasets: dict[str, Any] | None = None,
     **config: Any,
 ) -> Result:
     return DataParallelTrainer(
@@ -85,6 +87,7 @@ def fit(
             checkpoint_config=checkpoints or CheckpointConfig(num_to_keep=1),
             verbose=0,
         ),
+        datasets=datasets,
     ).fit()
 
 
@@ -230,6 +233,76 @@ def test_a_size_that_can_never_be_placed_is_tried_once() -> None:
             fit(engine, step_until, workers=(2, 3), until=2)
     finally:
         engine.close()
+
+
+def share_a_batch(config: dict[str, Any]) -> None:
+    """Three workers cannot share a batch of four rows."""
+    checkpoint = session.get_checkpoint()
+    step = 0 if checkpoint is None else checkpoint.to_dict()["step"]
+    shard = session.get_dataset_shard("train")
+    for _ in shard.iter_epochs(config.get("epochs", 1)):
+        for batch in shard.iter_batches(global_batch_size=4):
+            step += 1
+            row = {"step": step, "size": session.get_world_size(), "ids": batch["id"].tolist()}
+            session.report(row, checkpoint=Checkpoint.from_dict({"step": step}))
+            barrier()
+
+
+def batches(rows: int) -> dict[str, Any]:
+    return {"train": paceline.data.range(rows)}
+
+
+@pytest.mark.parametrize("only_three", [False, True])
+def test_a_size_that_the_loop_refuses_is_left_again(engine: ElasticEngine, only_three: bool) -> None:
+    """It is not charged, and tried once. That holds for a policy, too, that wants no other size."""
+
+    def three(situation: ScalingSituation) -> int | None:
+        return 2 if situation.occasion == "start" else 3
+
+    grow = AtRow(3, lambda: engine.add_node("c", 1))
+    strict = FailureConfig(never_retry=[ValueError])
+    policy = three if only_three else None
+    result = fit(
+        engine,
+        share_a_batch,
+        grow,
+        workers=(1, 3),
+        policy=policy,
+        failures=strict,
+        datasets=batches(80),
+        interval_s=0.02,
+    )
+    assert sizes(result) == [2, 3, 2]
+    assert failures(result) == [("worker_count", False)]
+    frame = result.metrics_dataframe
+    assert frame is not None
+    assert list(frame["step"]) == list(range(1, 21))
+    assert set(frame["size"]) == {2}
+    assert any("not divisible by the 3 workers" in warning for warning in result.warnings)
+
+
+def test_a_larger_size_than_a_refused_one_is_used(engine: ElasticEngine) -> None:
+    """Four workers can share what three cannot. When one of them is lost, three are not tried again."""
+    grow = AtRow(3, lambda: engine.add_node("c", 1))
+    grow_more = AtRow(10, lambda: engine.add_node("d", 1))
+    lose = AtRow(20, lambda: engine.lose_node("d"))
+    result = fit(engine, share_a_batch, grow, grow_more, lose, workers=(1, 4), datasets=batches(200), interval_s=0.02)
+    assert sizes(result) == [2, 3, 2, 4, 2]
+    assert failures(result) == [("worker_count", False), ("node_lost", False)]
+
+
+def test_a_size_that_the_loop_refuses_at_the_start_is_an_error(engine: ElasticEngine) -> None:
+    engine.add_node("c", 1)
+    with pytest.raises(ValueError, match=r"4 is not divisible by the 3 workers.*policy") as caught:
+        fit(engine, share_a_batch, workers=(1, 3), datasets=batches(8))
+    assert failures(getattr(caught.value, "result")) == [("exception", True)]  # noqa: B009
+
+
+def test_a_run_that_can_only_have_a_size_that_its_loop_refuses_fails(engine: ElasticEngine) -> None:
+    engine.add_node("c", 2)
+    lose = AtRow(3, lambda: engine.lose_node("b"))
+    with pytest.raises(ValueError, match="not divisible by the 3 workers"):
+        fit(engine, share_a_batch, lose, workers=(3, 4), datasets=batches(80))
 
 
 def test_a_policy_of_the_user_chooses(engine: ElasticEngine) -> None:

@@ -54,7 +54,7 @@ def test_what_fails_the_next_time_too_is_not_retried(kind: FailureKind) -> None:
 @pytest.mark.parametrize("kind", get_args(FailureKind))
 def test_only_the_loss_of_a_node_and_preemption_are_not_charged(kind: FailureKind) -> None:
     decision = decide_retry(FailureConfig(max_failures=0), failures(20, kind))
-    assert is_charged(kind) is (kind not in ("node_lost", "preempted"))
+    assert is_charged(kind) is (kind not in ("node_lost", "preempted", "worker_count"))
     assert isinstance(decision, GiveUp) is is_charged(kind)
 
 
