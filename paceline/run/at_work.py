@@ -201,7 +201,8 @@ class AtWork:
             what = signal.Signals(stop.signal).name
             if stop.asked_by:
                 what = f"A stop was requested from outside, by {stop.asked_by}"
-            how_to_hurry = "" if stop.asked_by else " A second signal stops it immediately."
+            second = "SIGTERM" if what == "SIGUSR1" else "signal"  # SIGUSR1 may come several times.
+            how_to_hurry = "" if stop.asked_by else f" A second {second} stops it immediately."
             self._parts.warn(f"{what}: stopping {self._when()} (at most {within_s:g} s).{how_to_hurry}")
 
     def _when(self) -> str:
@@ -215,8 +216,8 @@ class AtWork:
         self._deadline = time.monotonic() + within_s
         self.preempting.begin(reason, within_s, self.flow.to_ranks, rank)
         self._parts.warn(
-            f"Preempted ({reason}): all workers stop {self._when()} (at most {within_s:.3g} s), and new ones continue. "
-            "This does not count as a failure."
+            f"Preempted ({reason}): all workers stop {self._when()} (at most {within_s:.3g} s). New workers continue, "
+            "unless the driver is told to stop as well. This does not count as a failure."
         )
 
     def _serve_debugger(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.air import Checkpoint, FailureConfig, Result, session
+from paceline.run.callbacks import Callback
 from paceline.testing.invariants import check_run, committed_checkpoints
 from paceline.testing.processes import Marks, fault, process, wait_for
 from paceline.testing.scripts import Action, ScriptPlan, read_state, saved_iteration
@@ -95,7 +96,38 @@ def preempt(lab: Laboratory, times: int, rank: int = 0, number: int = signal.SIG
 def test_d2_worker_is_preempted_and_the_run_continues(lab: Laboratory, rank: int, number: signal.Signals) -> None:
     """D2: all ranks save and stop at one report; new ones continue after it, and max_failures=0 allows that."""
     result = preempt(lab, 1, rank, number)
-    assert any("This does not count as a failure" in text for text in result.warnings)
+    assert any("New workers continue, unless the driver is told to stop as well" in text for text in result.warnings)
+
+
+class _Signals(Callback):
+    """Sends one signal to the driver, which is this process, at its third row."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if result["training_iteration"] == 3:
+            os.kill(os.getpid(), self._number)
+
+
+def _reports() -> None:
+    for step in range(FOREVER):
+        session.report({"step": step})
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (signal.SIGTERM, "A second signal stops it immediately."),
+        (signal.SIGUSR1, "A second SIGTERM stops it immediately."),
+    ],
+)
+def test_how_to_stop_sooner(lab: Laboratory, number: int, advice: str) -> None:
+    """SIGUSR1 may come several times."""
+    with pytest.raises(SystemExit) as caught:
+        lab.trainer(_reports, workers=1, callbacks=[_Signals(number)]).fit()
+    warnings = getattr(caught.value, "result").warnings  # noqa: B009
+    assert [text for text in warnings if text.endswith(advice)]
 
 
 def test_d2_worker_of_a_loop_that_never_asks(lab: Laboratory) -> None:
