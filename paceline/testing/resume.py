@@ -72,10 +72,6 @@ class _Observed:
         return dict(sorted(found.items()))
 
     @property
-    def uses_torch(self) -> bool:
-        return any(line.get("torch") for lines in self.lines.values() for line in lines)
-
-    @property
     def committed(self) -> list[int]:
         """The steps whose checkpoints were committed, in the first attempt."""
         records = journal_records(Path(self.result.path))
@@ -125,7 +121,7 @@ def assert_resume_equivalent(
         stack.enter_context(_one_thread())
         clean = _run(trainer, place / "clean", ignore)
         at = step or _middle(clean)
-        resumed = _interrupted(trainer, place / "resumed", ignore, at, how, clean.uses_torch)
+        resumed = _interrupted(trainer, place / "resumed", ignore, at, how)
         first = _difference(clean, resumed)
         if first is None:
             return
@@ -185,11 +181,8 @@ def _difference(one: _Observed, other: _Observed) -> str | None:
 # -- running ------------------------------------------------------------------------------
 
 
-def _interrupted(
-    trainer: BaseTrainer, place: Path, ignore: Sequence[str], step: int, how: str, uses_torch: bool
-) -> _Observed:
-    observer = _OBSERVER + ("_with_torch" if uses_torch else "")
-    observed = _run(trainer, place, ignore, chaos(kill={"rank": 0, "step": step}), how, observer)
+def _interrupted(trainer: BaseTrainer, place: Path, ignore: Sequence[str], step: int, how: str) -> _Observed:
+    observed = _run(trainer, place, ignore, chaos(kill={"rank": 0, "step": step}), how)
     if observed.starts[-1] == 0:
         raise NotComparableError(
             f"Nothing was resumed: when rank 0 was killed at step {step}, no checkpoint was committed yet. Pass a "
@@ -204,7 +197,6 @@ def _run(
     ignore: Sequence[str],
     faults: AbstractContextManager[object] | None = None,
     how: str = "",
-    observer: str = _OBSERVER,
 ) -> _Observed:
     """Train a copy of the trainer and read what was seen. `how` it survives the faults, if there are any."""
     notes = place / "notes"
@@ -219,7 +211,7 @@ def _run(
         checkpoint_config=_committed_at_once(trainer.run_config.checkpoint_config),
     )
     copy = trainer.with_overrides({}, run_config=config)
-    with _observed(notes, observer), faults or nullcontext():
+    with _observed(notes), faults or nullcontext():
         try:
             result = copy.fit()
         except TrainingFailedError:
@@ -258,10 +250,10 @@ def _lines(folder: Path, ignore: frozenset[str]) -> Iterator[tuple[tuple[int, in
 
 
 @contextmanager
-def _observed(notes: Path, observer: str) -> Iterator[None]:
+def _observed(notes: Path) -> Iterator[None]:
     """Faults that are configured already stay: the observer joins them."""
     configured = os.environ.get(FAULT_VARIABLE)
-    spec = f"train_begin:times=every:call={observer}"
+    spec = f"train_begin:times=every:call={_OBSERVER}"
     with _variables({FAULT_VARIABLE: f"{configured};{spec}" if configured else spec, NOTES_VARIABLE: str(notes)}):
         yield
 

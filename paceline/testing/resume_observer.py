@@ -17,8 +17,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from paceline.air import faults
@@ -36,18 +39,21 @@ _generators: list[tuple[str, Any]] = []
 def watch() -> None:
     """Begin to watch this worker."""
     notes = _Notes()
-    _seed()
-    _watch_numpy_generators()
+    # Two runs begin alike. A resumed attempt does not: it must restore the state that it needs.
+    seed = SEED + 1000 * int(faults.role["attempt"]) + int(faults.role["rank"])
+    random.seed(seed)
     _watch_session(notes)
-    if faults.role["attempt"] != "0" and "torch" in sys.modules:
-        _watch_torch(notes)
 
+    def with_numpy(numpy_random: Any) -> None:
+        numpy_random.seed(seed)
+        _watch_numpy_generators(numpy_random)
 
-def watch_with_torch() -> None:
-    """The same for a loop that is known to import torch: it is watched from the first optimizer on."""
-    import torch  # noqa: F401
+    def with_torch(torch: Any) -> None:
+        torch.manual_seed(seed)
+        if faults.role["attempt"] != "0":
+            _watch_torch(notes)
 
-    watch()
+    _once_imported({"numpy.random": with_numpy, "torch": with_torch})
 
 
 class _Notes:
@@ -65,14 +71,39 @@ class _Notes:
             self._file.write(json.dumps({"event": event, **facts}) + "\n")
 
 
-def _seed() -> None:
-    """Two runs begin alike. A resumed attempt does not: it must restore the state that it needs."""
-    number = SEED + 1000 * int(faults.role["attempt"]) + int(faults.role["rank"])
-    random.seed(number)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(number)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(number)
+# -- modules ------------------------------------------------------------------------------
+
+
+def _once_imported(actions: dict[str, Callable[[Any], None]]) -> None:
+    """Call each action with its module: now, or as soon as the loop has imported it."""
+    waiting = {}
+    for name, act in actions.items():
+        if name in sys.modules:
+            act(sys.modules[name])
+        else:
+            waiting[name] = act
+    sys.meta_path.insert(0, _ActsAfterImport(waiting))
+
+
+class _ActsAfterImport(MetaPathFinder):
+    """Finds modules as Python does, and has something done when they have been loaded."""
+
+    def __init__(self, actions: dict[str, Callable[[Any], None]]) -> None:
+        self._actions = actions
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        act = self._actions.pop(fullname, None)
+        spec = None if act is None else find_spec(fullname)
+        if act is None or spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_act(module: ModuleType) -> None:
+            load(module)
+            act(module)
+
+        spec.loader.exec_module = load_and_act  # type: ignore[method-assign]
+        return spec
 
 
 # -- reports ------------------------------------------------------------------------------
@@ -92,7 +123,6 @@ def _watch_session(notes: _Notes) -> None:
             random=_random_states(),
             shards={name: shard.state_dict() for name, shard in self.shards.items()},
             loader_epochs=self.loader_epochs.now(),
-            torch="torch" in sys.modules,
         )
         return report(self, metrics, *arguments, **keywords)
 
@@ -122,10 +152,7 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
-def _watch_numpy_generators() -> None:
-    if "numpy" not in sys.modules:
-        return
-    numpy_random = sys.modules["numpy"].random
+def _watch_numpy_generators(numpy_random: Any) -> None:
     default_rng = numpy_random.default_rng
 
     @wraps(default_rng)

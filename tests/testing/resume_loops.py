@@ -183,3 +183,28 @@ def trainer_of(loop: Callable[[dict[str, Any]], None], storage: Path, **run: Any
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(storage_path=str(storage), verbose=0, **run),
     )
+
+
+def importing_loop(config: dict[str, Any]) -> None:
+    """Imports its framework itself, and begins with a random weight. Only for processes that have not imported it."""
+    import sys
+
+    module = config["module"]
+    assert module not in sys.modules
+    checkpoint = train.get_checkpoint()
+    state = {"step": 0} if checkpoint is None else checkpoint.to_dict()
+    generator: Any = None
+    if module == "torch":
+        import torch
+
+        weight = float(torch.rand(1))
+    else:
+        import numpy as np
+
+        weight, generator = float(np.random.rand()), np.random.default_rng(7)
+    weight = state.get("weight", weight)
+    for step in range(state["step"] + 1, 5):
+        row = {"weight": weight}
+        if config.get("draws"):
+            row["drawn"] = float(generator.random())
+        train.report(row, checkpoint=Checkpoint.from_dict({"step": step, "weight": weight}))

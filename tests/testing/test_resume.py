@@ -14,6 +14,7 @@ from paceline.testing import NotComparableError, ResumeDifferenceError, assert_r
 from paceline.tune import Tuner
 from tests.testing.resume_loops import (
     dict_loop,
+    importing_loop,
     loader_trainer,
     plain_trainer,
     shard_trainer,
@@ -134,6 +135,17 @@ def test_a_loop_that_is_faster_than_its_checkpoints(tmp_path: Path) -> None:
     """Nothing was committed yet when it is killed, unless each report waits for its checkpoint."""
     saves = CheckpointConfig(async_save=True)
     assert_resume_equivalent(trainer_of(dict_loop, tmp_path, config={"steps": 4}, checkpoint_config=saves))
+
+
+@pytest.mark.parametrize("module", ["numpy", pytest.param("torch", marks=pytest.mark.slow)])
+def test_a_module_that_the_loop_imports_is_seeded(tmp_path: Path, module: str) -> None:
+    assert_resume_equivalent(trainer_of(importing_loop, tmp_path, config={"module": module}))
+
+
+def test_a_generator_of_a_module_that_the_loop_imports_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ResumeDifferenceError, match=r"default_rng\(\) made at .+resume_loops\.py") as caught:
+        assert_resume_equivalent(trainer_of(importing_loop, tmp_path, config={"module": "numpy", "draws": True}))
+    assert caught.value.forgot == ["random state"]
 
 
 def test_what_is_not_a_trainer_is_rejected() -> None:
