@@ -59,6 +59,35 @@ def test_a_rank_that_sleeps_while_others_wait_is_a_hang_by_default(lab: Laborato
     assert any("rank 1 is at " in warning for warning in error.result.warnings), "it was warned about before"
 
 
+def sharded_sleeper(config: dict[str, Any]) -> None:
+    """Rank 1 sleeps after report 1, and rank 0 waits for its part of the model after report 2."""
+    import torch
+
+    from paceline.train.torch import prepare_model
+
+    model: Any = prepare_model(torch.nn.Linear(2, 2), parallel_strategy="fsdp2")
+    session.report({"iteration": 1})
+    if session.get_world_rank() == 1:
+        wait_in_vain()
+    session.report({"iteration": 2})
+    if config["ahead"]:
+        model.unshard(async_op=True).wait()
+    model(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize(("ahead", "called"), [(False, "all_gather_single"), (True, "foreach_all_gather_copy_out")])
+def test_a_rank_that_sleeps_while_others_wait_for_its_part_of_a_model(
+    lab: Laboratory, ahead: bool, called: str
+) -> None:
+    """B1 with FSDP2."""
+    error = lab.failure_of(sharded_sleeper, backend=TorchConfig(), config={"ahead": ahead})
+    check_cause(error, {"rank": 1, "kind": "hang"})
+    assert error.root_cause is not None
+    message = error.root_cause.message
+    assert f"rank 1 is at {second_line(wait_in_vain)}, in wait_in_vain, after report 1" in message
+    assert f"rank 0 waits in {called} at {__file__}:" in message
+
+
 @pytest.mark.faults
 def test_a_hang_is_retried(lab: Laboratory) -> None:
     """B1"""

@@ -21,6 +21,7 @@ COLLECTIVE_FRAMES = (
             *("reduce_scatter_tensor", "all_to_all", "all_to_all_single", "send", "recv", "batch_isend_irecv"),
             *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
             *("send_object_list", "recv_object_list", "_store_based_barrier", "new_group"),
+            *("all_gather_single", "reduce_scatter_single"),  # what the others are made of; FSDP2 calls them itself
         )
     ),
     "torch.distributed.utils:_sync_module_states",
@@ -28,10 +29,11 @@ COLLECTIVE_FRAMES = (
     "torch.distributed.utils:_verify_param_shape_across_processes",
     "torch.nn.parallel.distributed:_distributed_broadcast_coalesced",
     "torch.distributed._functional_collectives:wait_tensor",
+    "torch.distributed.fsdp._fully_shard._fsdp_collectives:foreach_all_gather_copy_out",  # of FSDP2, if it prefetches
 )
 """Where a rank does nothing but wait for others."""
 MIXED_FRAMES = ("torch._tensor:backward", "torch.autograd:backward")
-"""DistributedDataParallel averages gradients in there."""
+"""DistributedDataParallel averages gradients in there, and FSDP2 gathers layers."""
 
 _MAKES_GROUPS = "_new_process_group_helper"
 """The function of torch.distributed that makes every group, also those of the train function."""

@@ -19,7 +19,7 @@ from paceline.air import FailureConfig, RunConfig, ScalingConfig
 from paceline.air.errors import HangError, ReportMismatchError, TrainingFailedError
 from paceline.testing.invariants import check_run
 from paceline.testing.processes import Marks
-from paceline.train.torch import TorchConfig, TorchTrainer, leaving
+from paceline.train.torch import TorchConfig, TorchTrainer, leaving, prepare_model, save_sharded
 from paceline.train.torch.backend import ProcessGroupMember
 from paceline.train.torch.leaving import GlooSockets
 
@@ -73,6 +73,73 @@ def test_a_rank_that_waits_for_one_that_has_returned_fails_at_once(
         f"rank 1 returned after report {REPORTS} while rank 0 waited in {called} at {place}. "
     )
     assert isinstance(caught.value.__cause__, ReportMismatchError)
+    assert caught.value.result is not None
+    check_run(caught.value.result.path, error=caught.value, attempts=1)
+
+
+def gather_for_forward(model: Any, leaves: bool) -> None:
+    if not leaves:
+        model(torch.ones(1, 2))  # waits
+
+
+def gather_ahead(model: Any, leaves: bool) -> None:
+    if not leaves:
+        model[0].unshard(async_op=True).wait()  # waits
+        model[0].reshard()
+
+
+def gather_for_backward(model: Any, leaves: bool) -> None:
+    loss = model(torch.ones(1, 2)).sum()
+    if not leaves:
+        loss.backward()  # waits
+
+
+def clip(model: Any, leaves: bool) -> None:
+    model(torch.ones(1, 2)).sum().backward()
+    if not leaves:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # waits
+
+
+def plan_a_save(model: Any, leaves: bool) -> None:
+    if not leaves:
+        save_sharded(model)  # waits
+
+
+@pytest.mark.parametrize(
+    ("step", "called"),
+    [
+        (gather_for_forward, "all_gather_single"),
+        (gather_ahead, "foreach_all_gather_copy_out"),
+        (gather_for_backward, "all_gather_single"),
+        (clip, "wait_tensor"),
+        (plan_a_save, "gather_object"),
+    ],
+)
+def test_a_rank_that_waits_for_the_part_of_a_sharded_model_fails_at_once(
+    step: Callable[[Any, bool], None], called: str
+) -> None:
+    """A16."""
+
+    def loop() -> None:
+        layers = (torch.nn.Linear(2, 2) for _ in range(2))
+        model = prepare_model(torch.nn.Sequential(*layers), parallel_strategy="fsdp2")
+        for number in range(REPORTS + 1):
+            leaves = number == REPORTS and train.get_context().get_world_rank() == 1
+            step(model, leaves)
+            if leaves:
+                return
+            train.report({})
+
+    with pytest.raises(TrainingFailedError) as caught:
+        trainer(loop).fit()
+    cause = caught.value.root_cause
+    assert cause is not None
+    assert (cause.kind, cause.rank) == ("report_mismatch", 1)
+    lines, first = inspect.getsourcelines(step)
+    place = f"{__file__}:{first + next(number for number, line in enumerate(lines) if '# waits' in line)}"
+    assert cause.message.startswith(
+        f"rank 1 returned after report {REPORTS} while rank 0 waited in {called} at {place}. "
+    )
     assert caught.value.result is not None
     check_run(caught.value.result.path, error=caught.value, attempts=1)
 
