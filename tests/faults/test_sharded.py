@@ -19,34 +19,16 @@ from paceline.air import CheckpointConfig, FailureConfig, Result, RunConfig, Sca
 from paceline.air.errors import TrainingFailedError
 from paceline.air.faults import role
 from paceline.testing.invariants import check_run, committed_checkpoints
-from paceline.train.torch import TorchCheckpoint, TorchTrainer, load_sharded, prepare_model, save_sharded
+from paceline.testing.processes import Driver, fault
+from paceline.train.torch import TorchTrainer, load_sharded, prepare_model, save_sharded
+from tests.faults import sharded_program
 from tests.faults.cases import long_run, rounds
 from tests.faults.control_groups import ControlGroups
 from tests.faults.laboratory import Laboratory
+from tests.faults.sharded_program import Program, begin, fill, read_step
+from tests.faults.test_every_step import DRIVER_STEPS
 
 # -- kills -----------------------------------------------------------------------------------------
-
-
-def network() -> nn.Module:
-    return nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
-
-
-def fill(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Let every number of the model and the optimizer be the step, so that a mixture of two steps is seen."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(step)
-            optimizer.state[parameter]["exp_avg"].fill_(step)
-
-
-def differing(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> list[str]:
-    found = []
-    for name, parameter in model.named_parameters():
-        for value in (parameter, optimizer.state[parameter]["exp_avg"]):
-            local = value.to_local() if hasattr(value, "to_local") else value
-            if not torch.equal(local, torch.full_like(local, step)):
-                found.append(name)
-    return found
 
 
 def save_under_fire(config: dict[str, Any]) -> None:
@@ -56,16 +38,7 @@ def save_under_fire(config: dict[str, Any]) -> None:
     rank = dice.randrange(2)
     number, part = dice.randint(2, 4), dice.random()
     dies = attempt < config["kills"] and train.get_context().get_world_rank() == rank
-    model = prepare_model(network(), parallel_strategy="fsdp2")
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(2, 64)).sum().backward()
-    optimizer.step()
-    step, checkpoint = 0, train.get_checkpoint()
-    if checkpoint is not None:
-        step = load_sharded(checkpoint, model, optimizer)["step"]
-        wrong = differing(model, optimizer, step)
-        if wrong:
-            raise AssertionError(f"loaded step {step} wrongly: {wrong}")
+    model, optimizer, step = begin()
     seconds = 0.0
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for count in range(1, 5):
@@ -100,9 +73,32 @@ def test_a_kill_during_a_save_never_leaves_a_checkpoint_that_loads_wrongly(
     kept = committed_checkpoints(lab.trial_dir)
     assert len(kept) == 2
     for path in kept:
-        model = TorchCheckpoint.from_directory(path).get_model(network())
-        step = load_sharded(str(path), network())["step"]
-        assert all(torch.equal(value, torch.full_like(value, step)) for value in model.state_dict().values())
+        read_step(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("async_save", [False, True])
+@pytest.mark.parametrize(("point", "times"), [*DRIVER_STEPS, ("checkpoint_committed", 2)])
+def test_run_is_restored_after_its_driver_died_in_a_sharded_save(
+    lab: Laboratory, point: str, times: int, async_save: bool
+) -> None:
+    """A5."""
+    program = Program(str(lab.storage), str(lab.marks.directory), 5, {"num_to_keep": 2, "async_save": async_save})
+    arguments = ["-m", sharded_program.__name__, str(program.save(lab.root / "program.json"))]
+    killer = fault(point, rank="driver", times=times)
+    with Driver(arguments, output=lab.root / "driver.txt", env=killer, cwd=lab.root) as driver:
+        assert driver.wait() == -signal.SIGKILL, f"the driver never came to {point}"
+        check_run(lab.trial_dir, processes=driver.known(), swept=False)
+    steps = [read_step(path) for path in committed_checkpoints(lab.trial_dir)]
+    reported = max((mark["step"] for mark in lab.marks.read("reported", rank=0)), default=0)
+    if not async_save:
+        assert max(steps, default=0) >= reported, f"step {reported} was acknowledged, on disk are {steps}"
+
+    result = program.trainer(restore=lab.trial_dir).fit()
+    check_run(result.path, result=result, iterations=5)
+    (last,) = {lab.marks.read("started", rank=rank)[-1]["after"] for rank in (0, 1)}
+    assert last >= max(steps, default=0)
+    assert [read_step(path) for path in committed_checkpoints(lab.trial_dir)] == [4, 5]
 
 
 # -- memory ----------------------------------------------------------------------------------------
