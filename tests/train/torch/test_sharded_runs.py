@@ -96,7 +96,7 @@ def until_there_are_three(config: dict[str, Any]) -> None:
             return
 
 
-@pytest.mark.parametrize("async_save", [False, True])
+@pytest.mark.parametrize("async_save", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_sharded_model_continues_with_every_number_of_workers(engine: ElasticEngine, async_save: bool) -> None:
     assert GLOBAL_BATCH % 6 == 0
     result = TorchTrainer(
@@ -140,7 +140,7 @@ def is_preempted(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("async_save", [False, True])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_preempted_rank_loses_nothing(tmp_path: Path, rank: int, async_save: bool) -> None:
     """All ranks save the same step, and no step is done twice. max_failures=0 allows that."""
     marks = Marks(tmp_path)
