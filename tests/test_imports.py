@@ -169,6 +169,7 @@ EXPORTED: dict[str, set[str]] = {
         "LightningEnvironment",
         "LightningPredictor",
         "LightningTrainer",
+        "ModelParallelStrategy",
         "RayDDPStrategy",
         "RayDeepSpeedStrategy",
         "RayFSDPStrategy",

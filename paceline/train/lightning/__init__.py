@@ -19,6 +19,7 @@ DDPStrategy: Any = DeferredClass("DDPStrategy")
 DeepSpeedStrategy: Any = DeferredClass("DeepSpeedStrategy")
 FSDPStrategy: Any = DeferredClass("FSDPStrategy")
 LightningEnvironment: Any = DeferredClass("LightningEnvironment")
+ModelParallelStrategy: Any = DeferredClass("ModelParallelStrategy")
 ReportCallback: Any = DeferredClass("ReportCallback")
 
 RayDDPStrategy = DDPStrategy
@@ -36,6 +37,7 @@ __all__ = [
     "LightningEnvironment",
     "LightningPredictor",
     "LightningTrainer",
+    "ModelParallelStrategy",
     "RayDDPStrategy",
     "RayDeepSpeedStrategy",
     "RayFSDPStrategy",

@@ -14,6 +14,7 @@ from paceline.train.lightning.checkpoint import CHECKPOINT_FILE, LightningCheckp
 from paceline.train.lightning.loop import count_anew, end_train_pass, end_validation_pass, warn_if_nothing_was_left
 from paceline.train.lightning.packages import derived_classes, lightning, package_of
 from paceline.train.lightning.strategies import (
+    MeshStrategy,
     ShardedStrategy,
     WorkerEnvironment,
     WorkerStrategy,
@@ -276,6 +277,7 @@ def derive(package: str, module: str) -> dict[str, type]:
         for name, ours, theirs in (
             ("DDPStrategy", WorkerStrategy, strategies.DDPStrategy),
             ("FSDPStrategy", ShardedStrategy, strategies.FSDPStrategy),
+            ("ModelParallelStrategy", MeshStrategy, strategies.ModelParallelStrategy),
             ("DeepSpeedStrategy", WorkerStrategy, strategies.DeepSpeedStrategy),
             ("LightningEnvironment", WorkerEnvironment, environments.ClusterEnvironment),
             ("ReportCallback", EpochReporter, callbacks.Callback),

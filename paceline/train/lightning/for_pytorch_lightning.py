@@ -10,6 +10,7 @@ _classes = derive(PYTORCH_LIGHTNING, __name__)
 DDPStrategy: Any = _classes["DDPStrategy"]
 FSDPStrategy: Any = _classes["FSDPStrategy"]
 DeepSpeedStrategy: Any = _classes["DeepSpeedStrategy"]
+ModelParallelStrategy: Any = _classes["ModelParallelStrategy"]
 LightningEnvironment: Any = _classes["LightningEnvironment"]
 ReportCallback: Any = _classes["ReportCallback"]
 ReportAtEpochEnd: Any = _classes["ReportAtEpochEnd"]

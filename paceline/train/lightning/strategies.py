@@ -1,4 +1,4 @@
-"""DDPStrategy, FSDPStrategy and DeepSpeedStrategy: Lightning's, for workers that are connected already.
+"""Lightning's strategies (DDP, FSDP, model parallel, DeepSpeed), for workers that are connected already.
 
 How processes are launched and how a model is wrapped for FSDP cannot be chosen in a public way: the names with an
 underscore that are overridden here are those of Lightning 2.
@@ -162,6 +162,49 @@ class ShardedStrategy(WorkerStrategy):
         return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True))
 
 
+class MeshStrategy(WorkerStrategy):
+    """Lightning's ModelParallelStrategy, with the arguments of that: the module's configure_model() applies
+    fully_shard() of PyTorch.
+
+    A size that is "auto" is what the other one leaves. If both are, the workers of a machine share each tensor, as in
+    Lightning.
+    """
+
+    device_mesh: Any
+    _data_parallel_size: int | str
+    _tensor_parallel_size: int | str
+    _save_distributed_checkpoint: bool
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, int]:
+        warn_of_samplers(worker_session(type(self).__name__))
+        data = self.device_mesh["data_parallel"]  # workers that share a tensor need the same rows
+        return {"num_replicas": data.size(), "rank": data.get_local_rank()}
+
+    def setup_environment(self) -> None:
+        self._choose_sizes(worker_session(type(self).__name__))
+        super().setup_environment()
+
+    def _choose_sizes(self, session: SessionProtocol) -> None:
+        size, nodes = session.world_size, -(-session.world_size // session.local_world_size)
+        if self._save_distributed_checkpoint and nodes > 1:
+            raise ConfigError(
+                "ModelParallelStrategy(save_distributed_checkpoint=True) needs a directory that all workers write to, "
+                f"and they are on {nodes} machines: pass save_distributed_checkpoint=False."
+            )
+        data, tensor = self._data_parallel_size, self._tensor_parallel_size
+        if data == "auto":
+            data = nodes if tensor == "auto" else size // int(tensor)
+        if tensor == "auto":
+            tensor = size // int(data)
+        if int(data) * int(tensor) != size:
+            raise ConfigError(
+                f"ModelParallelStrategy: data_parallel_size={data} times tensor_parallel_size={tensor} must be the "
+                f"number of workers, which is {size}."
+            )
+        self._data_parallel_size, self._tensor_parallel_size = data, tensor
+
+
 def check_environment(strategy: WorkerStrategy) -> None:
     """With another environment every worker would take itself for the only one, and train a model of its own."""
     if not isinstance(strategy.cluster_environment, WorkerEnvironment):
@@ -217,13 +260,19 @@ def check_ranks(trainer: Any) -> None:
         _check_strategy(trainer.strategy)
 
 
+_STRATEGIES = ("DDPStrategy", "FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy")
+
+
 def _check_strategy(strategy: Any) -> None:
     if not isinstance(strategy, WorkerStrategy):
+        name = type(strategy).__name__
+        right = name if name in _STRATEGIES else _STRATEGIES[0]
+        others = [each for each in _STRATEGIES if each != right]
         raise ConfigError(
             f"The Lightning Trainer has the strategy {whose(strategy)}, which does not know the workers: make it with "
-            "Trainer(strategy=paceline.train.lightning.DDPStrategy(), "
-            "plugins=[paceline.train.lightning.LightningEnvironment()], ...). There are FSDPStrategy and "
-            "DeepSpeedStrategy too."
+            f"Trainer(strategy=paceline.train.lightning.{right}(), "
+            "plugins=[paceline.train.lightning.LightningEnvironment()], ...). There are "
+            f"{', '.join(others[:-1])} and {others[-1]} too."
         )
     check_environment(strategy)
 
