@@ -110,8 +110,8 @@ def _refuse_equal_names(paths: list[Any]) -> None:
         other = named.setdefault(name, path)
         if other is not path:
             raise ConfigError(
-                f"from_state(): state{jax.tree_util.keystr(other)} and state{jax.tree_util.keystr(path)} would have the "
-                f"same name in the checkpoint, {name!r}. Rename one of the keys."
+                f"from_state(): state{jax.tree_util.keystr(other)} and state{jax.tree_util.keystr(path)} would have "
+                f"the same name in the checkpoint, {name!r}. Rename one of the keys."
             )
 
 
@@ -182,8 +182,8 @@ def _write(folder: Path, state: Any) -> None:
         if "deleted" not in str(error):
             raise
         raise CheckpointError(
-            f"The state's memory was donated before the checkpoint was written: {error} Call report() with the checkpoint "
-            "before the next step, or leave the state out of donate_argnums."
+            f"The state's memory was donated before the checkpoint was written: {error} Call report() with the "
+            "checkpoint before the next step, or leave the state out of donate_argnums."
         ) from error
 
 

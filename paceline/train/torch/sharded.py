@@ -66,8 +66,8 @@ def load_sharded(
 ) -> dict[str, Any]:
     """Load what `save_sharded` saved into the model and the optimizer, and return its `extra`.
 
-    The number of ranks may differ from when the checkpoint was saved. Each rank reads only the files that hold something
-    of its part. Loading runs no code that the checkpoint may contain; only with `trust` it is unpickled.
+    The number of ranks may differ from when the checkpoint was saved. Each rank reads only the files that hold
+    something of its part. Loading runs no code that the checkpoint may contain; only with `trust` it is unpickled.
     """
     from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_state_dict
 

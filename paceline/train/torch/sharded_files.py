@@ -83,8 +83,8 @@ def frame_of(shape: tuple[int, ...], dtype: torch.dtype) -> Frame:
         torch.save(example, sink)  # type: ignore[arg-type]  # it only writes
     if len(sink.pieces) != (2 if example.nbytes else 1):
         raise CheckpointError(
-            f"this version of PyTorch ({torch.__version__}) stores tensors in a layout that paceline does not support. Use "
-            "torch.distributed.checkpoint directly, or another version."
+            f"this version of PyTorch ({torch.__version__}) stores tensors in a layout that paceline does not support. "
+            "Use torch.distributed.checkpoint directly, or another version."
         )
     before, after = (*sink.pieces, bytearray())[:2]
     return Frame(bytes(before), bytes(after), example.nbytes)
