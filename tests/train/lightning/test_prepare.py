@@ -257,7 +257,7 @@ class Hears:
 
     def snapshot_ends(self) -> None: ...
 
-    def report(self, metrics: Any, checkpoint: Any = None, reduce: Any = None) -> None:
+    def report(self, metrics: Any, checkpoint: Any = None, reduce: Any = None, validation: Any = None) -> None:
         self.heard.append("reported" if checkpoint is not None else "row")
 
 
