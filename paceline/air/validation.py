@@ -23,6 +23,7 @@ from paceline.air.checks import (
     whole_number,
 )
 from paceline.air.constants import VALIDATION
+from paceline.air.data_config import DatasetConfig
 from paceline.air.errors import ConfigError, MetricError, SessionMisuseError
 from paceline.air.resources import ScalingConfig
 from paceline.air.secrets import secret_paths
@@ -53,6 +54,8 @@ class ValidationConfig(ShortRepr):
     """How many validations run at the same time; the others wait for their turn, in order."""
     datasets: Mapping[str, Any] | None = None
     """What `get_dataset_shard()` gives the validation workers: each gets its part, and no row is left out."""
+    dataset_config: Mapping[str, DatasetConfig] | None = None
+    """How datasets reach the validation workers where that is not as usual, by name or "*"."""
     max_failures: int = 0
     """How many times a validation that failed is tried again."""
     timeout_s: float | None = None
@@ -77,6 +80,11 @@ class ValidationConfig(ShortRepr):
         check_bool(self.fail_run, "fail_run")
         if self.datasets is not None and not isinstance(self.datasets, Mapping):
             raise ConfigError(f"datasets must be a dict of name to dataset, not {type(self.datasets).__name__}.")
+        if self.dataset_config is not None and not isinstance(self.dataset_config, Mapping):
+            raise ConfigError(
+                "ValidationConfig: dataset_config must be a dict of dataset name to DatasetConfig, "
+                f"not {type(self.dataset_config).__name__}."
+            )
 
     @property
     def taken_arguments(self) -> TakenArguments:

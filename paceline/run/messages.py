@@ -126,7 +126,6 @@ class ValidationReturned(msgspec.Struct, frozen=True, tag=True, array_like=True)
     """What the validation function has returned on rank 0 of its workers."""
 
     metrics: dict[str, Any]
-    finite: bool
 
 
 class Terminated(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -128,15 +128,24 @@ def still_kept(records: Iterable[Record], present: Mapping[int, Path | None]) ->
     return kept
 
 
-def pending_validations(records: Iterable[Record]) -> dict[int, ValidationRequested]:
-    """The validations that have neither succeeded nor failed, by the number of their checkpoint, which may be gone."""
+def pending_validations(records: Iterable[Record], *, failed_again: bool = False) -> dict[int, ValidationRequested]:
+    """The validations that have neither succeeded nor failed, by the number of their checkpoint, which may be gone.
+
+    With `failed_again`, those that failed are pending too.
+    """
+    over = (Validated,) if failed_again else (Validated, ValidationFailed)
     pending: dict[int, ValidationRequested] = {}
     for record in records:
         if isinstance(record, ValidationRequested):
             pending[record.number] = record
-        elif isinstance(record, Validated | ValidationFailed):
+        elif isinstance(record, CheckpointCommitted | Validated | ValidationFailed):
             asked = pending.get(record.number)
-            if asked is not None and asked.attempt == record.attempt:  # not an earlier one of that number
+            if asked is None:
+                continue
+            is_of_same = asked.attempt == record.attempt
+            # A number may be used again: the checkpoint that was to be validated is not there, and this one need not be
+            is_replaced = isinstance(record, CheckpointCommitted) and not is_of_same
+            if is_replaced or (is_of_same and isinstance(record, over)):
                 del pending[record.number]
     return pending
 

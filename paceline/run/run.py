@@ -264,6 +264,7 @@ class Run:
         """Let the workers go: well, or because of failures."""
         assert self._attempt is not None
         self.phase, self._ending = Phase.ENDING, ending
+        self._parts.validations.follow(self.phase, self._working)  # before the room of its workers is free
         self._job = self._in_background(partial(self._end_workers, self._attempt, ending.is_clean))
 
     def _end_workers(self, attempt: Attempt, is_clean: bool) -> list[str]:
@@ -351,7 +352,7 @@ class Run:
 
     def _finish(self, status: Status, error: Exception | None = None) -> None:
         if unfinished := self._parts.validations.unfinished:
-            self._parts.warn(f"Not validated yet: {', '.join(unfinished)}. A restore does it.")
+            self._parts.warn(f"Not validated yet: {', '.join(unfinished)}. Restore the run to validate them.")
         self._conclude(self._reached.write_end(status, error))
 
     def _conclude(self, result: Result) -> None:

@@ -19,6 +19,7 @@ from paceline.run.alignment import Meetings
 from paceline.run.attempt import Attempt, SetupOfGroup
 from paceline.run.checkpoint_target import SharedPath
 from paceline.run.messages import AnyFromWorker, CheckpointWanted, Meeting, ValidationReturned, Warned
+from paceline.run.validation_room import Place, ValidationRoom
 from paceline.run.worker_logs import LogRotation
 from paceline.storage.run_dir import RunDir
 
@@ -64,33 +65,39 @@ class Outcome:
 class ValidationJob:
     """What a thread needs to validate one checkpoint."""
 
-    make_attempt: Callable[[], Attempt]
+    room: ValidationRoom
+    place: Place
+    make_attempt: Callable[[Place], Attempt]
     """May be called again: workers that have no room yet give way to those of the training."""
     task: Pickled
     setup_of: SetupOfGroup
     directory: ValidationDir
     checkpoint: Path
-    may_begin: Callable[[], bool]
     cancelled: threading.Event
     timeout_s: float | None
     max_log_bytes: int | None
 
     def run(self) -> Outcome:
         """Validate; returns early once it is cancelled."""
-        while not self.cancelled.is_set():
-            if self.may_begin() and (outcome := self._validate()) is not None:
-                return outcome
-            self.cancelled.wait(ROOM_EVERY_S)
-        return Outcome()
+        try:
+            while not self.cancelled.is_set():
+                if self.room.enter(self.place) and (outcome := self._validate()) is not None:
+                    return outcome
+                self.cancelled.wait(ROOM_EVERY_S)
+            return Outcome()
+        finally:
+            self.room.leave(self.place)
 
     def _validate(self) -> Outcome | None:
         """None if the workers had no room after all."""
         began = time.monotonic()
-        attempt = self.make_attempt()
+        attempt = self.make_attempt(self.place)
         try:
             attempt.start(self.task, self.setup_of)
+            self.place.has_workers = True
             return self._hear(attempt, began)
         except StartCancelledError:
+            self.room.give_way(self.place)
             return None
         except (EngineError, WorkerError) as error:
             return Outcome(failures=[root_cause.startup_failure(error)])

@@ -67,8 +67,8 @@ def _message(function: object, returned: object) -> ValidationReturned:
     if not isinstance(returned, Mapping):
         called = getattr(function, "__name__", "the validation function")
         raise MetricError(f"{called}() must return a dict of metrics, not {type(returned).__name__}.")
-    metrics, finite = plain_metrics(returned)
-    return ValidationReturned(metrics, finite)
+    metrics, _ = plain_metrics(returned)
+    return ValidationReturned(metrics)
 
 
 class ValidationSession(Session):

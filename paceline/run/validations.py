@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.air.background_pool import BackgroundPool
 from paceline.air.config import FailureConfig
 from paceline.air.constants import TRAINING_ITERATION
-from paceline.air.errors import WorkerFailure
+from paceline.air.errors import RestoreError, WorkerFailure
 from paceline.air.words import counted
 from paceline.engine.base import Engine
 from paceline.run import root_cause
@@ -53,12 +53,18 @@ class Validations:
         self._pool: BackgroundPool | None = None
         self._has_warned = False
         records = parts.files.records
-        for request in pending_validations(records or ()).values():
+        if records is None or parts.files.ended_as == "finished":
+            return
+        fails_run = prepared is not None and prepared.validation.config.fail_run
+        for request in pending_validations(records, failed_again=fails_run).values():
             if parts.keeper.has(request.number):
                 self._add(request)
-        if self._wanted and self._validator is None:
+        if self._wanted and self._validator is None:  # without them the run would end as if they had been made
             names = ", ".join(wanted.name for wanted in self._wanted.values())
-            parts.keeper.warnings.append(f"Validations of {names} are pending: pass validation_config= to restore().")
+            raise RestoreError(
+                f"The run has checkpoints that are still to be validated: {names}. Pass validation_config= again: its "
+                "function is not stored."
+            )
 
     @property
     def unfinished(self) -> list[str]:
@@ -74,12 +80,12 @@ class Validations:
     def ask(self, attempt: int, index: int, number: int, kwargs: dict[str, Any]) -> None:
         """Have a checkpoint validated that is about to be committed: the request is on disk before it."""
         request = ValidationRequested(attempt=attempt, index=index, number=number, time=time.time(), kwargs=kwargs)
-        self._parts.files.journal.append(request)
+        self._parts.files.journal.append(request, finite=False)
         self._add(request)
         if len(self._wanted) > MANY and not self._has_warned:
             self._has_warned = True
             self._parts.warn(
-                f"{len(self._wanted)} checkpoints wait for their validation, and take room until it is done: "
+                f"{len(self._wanted)} checkpoints are waiting for validation and use disk space until then: "
                 "validation is slower than training. Ask for it less often, or raise "
                 "ValidationConfig(max_concurrent=...)."
             )
@@ -94,6 +100,11 @@ class Validations:
             del self._wanted[number]
             self._parts.keeper.awaited.discard(number)
 
+    def follow(self, phase: Phase, attempt: Attempt | None) -> None:
+        """What the training does: it goes first wherever there is little room."""
+        if self._validator is not None:
+            self._validator.room.training = (phase, attempt)
+
     def look(self, phase: Phase, attempt: Attempt | None) -> bool:
         """Act on what has come of validations, and begin more of them. True if a checkpoint need not stay any more.
 
@@ -101,7 +112,7 @@ class Validations:
         """
         if not self._wanted or self._validator is None:
             return False
-        self._validator.training = (phase, attempt)
+        self.follow(phase, attempt)
         over = [wanted for wanted in self._wanted.values() if wanted.outcome is not None and wanted.outcome.done()]
         for wanted in over:
             self._take(wanted)
@@ -109,19 +120,19 @@ class Validations:
         return bool(over)
 
     def _begin(self, validator: Validator) -> None:
-        at_work = [wanted for wanted in self._wanted.values() if wanted.outcome is not None]
-        if len(at_work) >= min(validator.most, len(self._wanted)) or not validator.has_place:
+        at_work = sum(wanted.outcome is not None for wanted in self._wanted.values())
+        if at_work >= min(validator.most, len(self._wanted)) or not validator.has_place:
             return
         now = time.monotonic()
         for number, wanted in self._wanted.items():
             if wanted.outcome is None and now >= wanted.not_before and self._parts.keeper.has(number):
                 if self._pool is None:
                     self._pool = BackgroundPool("paceline-validation", threads=validator.most)
-                job = validator.job(wanted, list(at_work))
+                job = validator.job(wanted)
                 wanted.outcome = self._pool.submit(job.run)
                 wanted.outcome.add_done_callback(lambda _: self._engine.wake())
-                at_work.append(wanted)
-                if len(at_work) >= validator.most:
+                at_work += 1
+                if at_work >= validator.most:
                     return
 
     # -- what came of one -----------------------------------------------------------------
@@ -129,7 +140,7 @@ class Validations:
     def _take(self, wanted: Wanted) -> None:
         assert wanted.outcome is not None
         assert self._validator is not None
-        outcome, wanted.outcome, wanted.devices = _outcome_of(wanted.outcome), None, None
+        outcome, wanted.outcome = _outcome_of(wanted.outcome), None
         for text in outcome.warnings:
             self._parts.warn(f"Validation of {wanted.name}: {text}")
         if outcome.returned is not None:
@@ -163,7 +174,8 @@ class Validations:
         wanted.failures.append(failure)
         cause = failure.root_cause
         said = f"The validation of {wanted.name} (iteration {request.index}) failed: rank {cause.rank}: {cause.message}"
-        decision = decide_retry(FailureConfig(max_failures=config.max_failures), wanted.failures)
+        limits = FailureConfig(max_failures=config.max_failures, max_attempts_without_progress=None)
+        decision = decide_retry(limits, wanted.failures)
         if isinstance(decision, Retry):
             wanted.not_before = time.monotonic() + decision.delay_s
             self._parts.warn(f"{said}. It is tried again.")

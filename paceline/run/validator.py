@@ -1,8 +1,7 @@
-"""How one validation is made: what is prepared once, the room that it may take, and what its workers are told."""
+"""How one validation is made: what is prepared once, and what its workers are told."""
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from concurrent.futures import Future
@@ -17,10 +16,10 @@ from paceline.run.attempt import Attempt, StartPoint, is_seen
 from paceline.run.backend import check_threads
 from paceline.run.data import RunData
 from paceline.run.messages import SessionSetup, TrialResources
-from paceline.run.phases import Phase
 from paceline.run.records import ValidationRequested
 from paceline.run.spec import RunSpec, ValidationSpec
 from paceline.run.validation_job import Outcome, ValidationDir, ValidationJob
+from paceline.run.validation_room import Place, ValidationRoom
 from paceline.run.validation_worker import ValidationWork
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ class Wanted:
     not_before: float = 0.0
     outcome: Future[Outcome] | None = None
     """While it is at work, or waits for room."""
-    devices: tuple[str, ...] | None = None
-    """The GPUs that it uses meanwhile."""
 
     @property
     def name(self) -> str:
@@ -73,12 +70,9 @@ class Validator:
 
     def __init__(self, spec: RunSpec, prepared: Prepared, engine: Engine, parts: OpenRun) -> None:
         self.config = prepared.validation.config
-        self.workers = self.config.scaling_config.max_workers or 1
         self.engine = engine
-        self.training: tuple[Phase, Attempt | None] = (Phase.OPENED, None)
-        """What the training does; its workers, while there are some."""
+        self.room = ValidationRoom(spec, self.config.scaling_config, engine)
         self.cancelled = threading.Event()
-        self._choosing = threading.Lock()
         self._prepared = prepared
         self._spec = spec
         self._parts = parts
@@ -89,25 +83,22 @@ class Validator:
         return 1 if self.engine.capabilities.in_driver_process else self.config.max_concurrent
 
     @property
-    def training_is_over(self) -> bool:
-        return self.training[0] is Phase.VALIDATING
-
-    @property
     def has_place(self) -> bool:
         """Whether there can be workers beside those of the training: not in threads of the driver's own process."""
-        return self.training_is_over or not self.engine.capabilities.in_driver_process
+        return self.room.training_is_over or not self.engine.capabilities.in_driver_process
 
-    def job(self, wanted: Wanted, others: list[Wanted]) -> ValidationJob:
+    def job(self, wanted: Wanted) -> ValidationJob:
         """One that may run in another thread."""
         number = wanted.request.number
         directory = ValidationDir(self._parts.files.run_dir.root, number)
         return ValidationJob(
-            make_attempt=partial(self._attempt, wanted, directory, others),
+            room=self.room,
+            place=self.room.wait(),
+            make_attempt=partial(self._attempt, wanted.request, directory),
             task=self._prepared.task,
             setup_of=partial(self._setup, wanted.request),
             directory=directory,
             checkpoint=directory.checkpoint(number),
-            may_begin=partial(self._may_begin, others),
             cancelled=self.cancelled,
             timeout_s=self.config.timeout_s,
             max_log_bytes=self._spec.run_config.max_log_bytes,
@@ -115,52 +106,22 @@ class Validator:
 
     # -- in the thread of a validation ----------------------------------------------------
 
-    def _may_begin(self, others: list[Wanted]) -> bool:
-        """Training goes first: a validation takes room that is left over, or waits until the training is over."""
-        if self.training_is_over and not _are_at_work(others):
-            return True  # if there is no room now, whoever starts the workers says so
-        if self._training_starts or self._free_devices(others) == ():
-            return False
-        room = self.engine.room(self.config.scaling_config.on_nodes()[0])
-        return room is None or room >= self.workers
-
-    @property
-    def _training_starts(self) -> bool:
-        return self.training[0] in (Phase.OPENED, Phase.STARTING, Phase.LAUNCHING)
-
     def _is_unwanted(self) -> bool:
-        return self.cancelled.is_set() or self._training_starts
+        return self.cancelled.is_set() or self.room.training_needs_room
 
-    def _free_devices(self, others: list[Wanted]) -> tuple[str, ...] | None:
-        """GPUs that nobody of this run uses, as many as are needed; none if they are too few. None: the engine chooses,
-        or no GPU is asked for."""
-        count = math.ceil(self.config.scaling_config.num_gpus_per_worker * self.workers)
-        if not count or self.engine.capabilities.chooses_nodes:
-            return None
-        given = None if self._spec.devices is None else self._spec.devices()
-        _, training = self.training
-        used = {gpu for place in (training.places if training is not None else ()) for gpu in place.gpus or ()}
-        used.update(gpu for other in others for gpu in other.devices or ())
-        free = tuple(gpu for gpu in (self.engine.gpu_names() if given is None else given) if gpu not in used)
-        return free[:count] if len(free) >= count else ()
-
-    def _attempt(self, wanted: Wanted, directory: ValidationDir, others: list[Wanted]) -> Attempt:
-        config, spec = self.config, self._spec
-        with self._choosing:
-            devices = wanted.devices = self._free_devices(others)
-        owns_room = self.training_is_over and not _are_at_work(others)
+    def _attempt(self, request: ValidationRequested, directory: ValidationDir, place: Place) -> Attempt:
+        config, spec, devices = self.config, self._spec, place.devices
         spec = replace(
             spec,
             scaling=config.scaling_config,
             ingest=self._prepared.validation.ingest or spec.ingest,  # the same modules are imported for both
             room=(),
             devices=None if not devices else lambda: devices,
-            reservation=spec.reservation if owns_room else None,
+            reservation=spec.reservation if place.has_training_room else None,
             threads=max(1, int(config.scaling_config.num_cpus_per_worker)),
         )
-        request = wanted.request
         start = StartPoint(index=request.index, checkpoint_number=request.number)
-        return Attempt(request.attempt, spec, self.workers, self.engine, directory, start, None, self._is_unwanted)
+        return Attempt(request.attempt, spec, self.room.workers, self.engine, directory, start, None, self._is_unwanted)
 
     def _setup(self, request: ValidationRequested, group: WorkerGroup) -> SessionSetup:
         self._prepared.data.check_seen(group)
@@ -193,7 +154,3 @@ class Validator:
                 return None, f"{mirror.filesystem.uri}/{path.name}"
             mirror.pull_checkpoint(number, path)
         return (str(path), None) if is_seen(str(path), group) else (None, None)
-
-
-def _are_at_work(others: list[Wanted]) -> bool:
-    return any(other.outcome is not None and not other.outcome.done() for other in others)

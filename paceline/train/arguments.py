@@ -196,8 +196,7 @@ def check_validation(config: ValidationConfig, run_config: RunConfig, trainer: s
     """Refuse a validation that could never happen."""
     if reports_by_itself:
         raise ConfigError(
-            f"{trainer} reports by itself, so that nothing in your code can ask for a validation: it does not take "
-            "validation_config=. Pass evaluation data to the trainer instead."
+            f"{trainer} calls report() for you, so your code cannot request a validation. Remove validation_config=."
         )
     if run_config.checkpoint_config.num_to_keep == 0:
         raise ConfigError(
@@ -205,16 +204,19 @@ def check_validation(config: ValidationConfig, run_config: RunConfig, trainer: s
             "memory only. Set num_to_keep to 1 or more."
         )
     check_datasets(config.datasets or {}, None)
+    _check_names(config.dataset_config or {}, config.datasets or {})
 
 
 def validation_spec(config: ValidationConfig | None) -> ValidationSpec | None:
-    """How checkpoints are validated: each worker gets its part of each dataset, and no row is left out."""
+    """How checkpoints are validated: each worker gets its part of each dataset, and no row is left out, unless the user
+    has chosen something else."""
     if config is None or not config.datasets:
         return None if config is None else ValidationSpec(config)
     from paceline.data.ingest.request import Ingest
 
-    whole = DatasetConfig(split=True, uneven="all", randomize_block_order=False)
-    return ValidationSpec(config, Ingest(config.datasets, DatasetConfig.validated({WILDCARD: whole}, config.datasets)))
+    usual = {WILDCARD: DatasetConfig(split=True, uneven="all", randomize_block_order=False)}
+    configs = DatasetConfig.merge(usual, config.dataset_config)
+    return ValidationSpec(config, Ingest(config.datasets, DatasetConfig.validated(configs, config.datasets)))
 
 
 def complete_configs(
@@ -238,10 +240,14 @@ def complete_configs(
             "dataset_config must be a DataConfig, or a dict of dataset name to DatasetConfig, "
             f"not {type(given).__name__}."
         )
+    _check_names(given, datasets)
+    return DatasetConfig.validated(DatasetConfig.merge(DEFAULT_DATASET_CONFIG, given), datasets)
+
+
+def _check_names(given: Mapping[str, DatasetConfig], datasets: Mapping[str, Any]) -> None:
     for name in given:
         if name not in datasets and name != WILDCARD and (meant := difflib.get_close_matches(name, datasets, n=1)):
             raise ConfigError(f"dataset_config names {name!r}; there is no such dataset. Did you mean {meant[0]!r}?")
-    return DatasetConfig.validated(DatasetConfig.merge(DEFAULT_DATASET_CONFIG, given), datasets)
 
 
 def restored_configs(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, DatasetConfig]:

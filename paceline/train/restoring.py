@@ -231,6 +231,8 @@ def _differences(spec: RunSpec, run: FoundRun) -> Iterator[str]:
         yield f"the trainer class ({header.trainer} there, {spec.trainer_name} here)"
         return
     yield from _differing_backend(spec, run)
+    if stored.get("had_validation") and spec.validation is None:
+        yield "validation_config= (given there, missing here)"
     yield from _differing("datasets", sorted(stored["datasets"]), sorted(spec.dataset_names))
     earlier, now = run.records.config, plain_config(spec.config)
     if earlier is not None and now is not None:  # what is not plain is not stored, and cannot be compared

@@ -107,6 +107,21 @@ def test_pending_validations() -> None:
     assert list(pending_validations([*records, failed])) == [1]
 
 
+def test_failed_validations_can_be_pending_again() -> None:
+    records = [requested(1), requested(2), returned(2), ValidationFailed(attempt=0, index=1, number=1, time=0.0)]
+    assert list(pending_validations(records, failed_again=True)) == [1]
+
+
+def test_a_checkpoint_of_a_later_attempt_is_not_the_one_that_was_to_be_validated() -> None:
+    def committed(attempt: int) -> CheckpointCommitted:
+        return CheckpointCommitted(number=2, iteration=2, attempt=attempt, row={})
+
+    assert list(pending_validations([requested(2), committed(0)])) == [2]
+    assert not pending_validations([requested(2), committed(1)])
+    assert not pending_validations([requested(2), committed(0), committed(1)])
+    assert list(pending_validations([requested(2), requested(2, attempt=1), committed(1)])) == [2]
+
+
 def test_a_number_that_is_used_again_is_validated_again() -> None:
     """Numbers that go by the iteration are. What comes late is about the checkpoint of the earlier attempt."""
     records = [requested(1), requested(1, attempt=1), returned(1)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 
 import paceline
 from paceline import train, tune
-from paceline.air import Checkpoint, CheckpointConfig, Result, RunConfig, ScalingConfig
+from paceline.air import Checkpoint, CheckpointConfig, DatasetConfig, Result, RunConfig, ScalingConfig
 from paceline.air.errors import ConfigError, RestoreError, TrainingFailedError
 from paceline.data import from_items
+from paceline.run import failure_policy
 from paceline.run.records import AttemptStarted, Validated
 from paceline.testing.processes import Driver, Marks, wait_for
 from paceline.train import DataParallelTrainer, ValidationConfig, ValidationTask
@@ -227,6 +230,66 @@ def test_a_missing_score_is_told(tmp_path: Path) -> None:
     ]
 
 
+def fails_at_first(checkpoint: Checkpoint, *, marks: Marks, times: int) -> dict[str, int]:
+    """The first checkpoint's validation fails so many times."""
+    if checkpoint.to_dict()["step"] == 1:
+        marks.say("tried")
+        if len(marks.read("tried")) <= times:
+            raise ValueError("flaky")
+    return {"fine": 1}
+
+
+def test_a_retry_while_another_waits_for_room(tmp_path: Path, marks: Marks) -> None:
+    """There is never room for three workers beside the others: they take the training's room in turn."""
+
+    def loop() -> None:
+        for step in (1, 2, 3):
+            train.report({"a": step}, checkpoint=Checkpoint.from_dict({"step": step}), validation=True)
+
+    config = ValidationConfig(
+        partial(fails_at_first, marks=marks, times=1),
+        scaling_config=ScalingConfig(num_workers=3),
+        max_concurrent=2,
+        max_failures=1,
+    )
+    with paceline.init(num_cpus=2):
+        result = one_worker(loop, tmp_path, validation_config=config).fit()
+    assert result.metrics_dataframe["validation/fine"].tolist() == [1, 1, 1]
+
+
+def test_retries_without_limit(tmp_path: Path, marks: Marks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_policy, "_LONGEST_DELAY_S", 0.0)
+    config = ValidationConfig(partial(fails_at_first, marks=marks, times=4), max_failures=-1)
+    result = one_worker(
+        lambda: train.report({"a": 1}, checkpoint=Checkpoint.from_dict({"step": 1}), validation=True),
+        tmp_path,
+        validation_config=config,
+    ).fit()
+    assert result.metrics["validation"] == {"fine": 1}
+    assert len(marks.read("tried")) == 5
+
+
+def test_a_run_that_a_validation_failed_is_not_finished_by_a_restore(tmp_path: Path) -> None:
+    """The validation is made again: it may have failed for a reason that is gone."""
+
+    def fails_at_the_end(checkpoint: Checkpoint) -> dict[str, float]:
+        wait_for(lambda: records_of(run_of(tmp_path)).training_ended, "the end of the training")
+        return fails(checkpoint)
+
+    failing = ValidationConfig(fails_at_the_end, fail_run=True)
+    with pytest.raises(TrainingFailedError, match="wrong labels"):
+        one_worker(save_once, tmp_path, validation_config=failing).fit()
+    path = run_of(tmp_path)
+    with pytest.raises(TrainingFailedError, match="wrong labels"):
+        DataParallelTrainer.restore(path, save_once, validation_config=failing).fit()
+    assert Result.from_path(path).status == "failed"
+    fixed = ValidationConfig(lambda checkpoint: {"fine": 1}, fail_run=True)
+    result = DataParallelTrainer.restore(path, save_once, validation_config=fixed).fit()
+    assert result.status == "finished"
+    assert result.metrics["validation"] == {"fine": 1}
+    assert len(result.metrics_dataframe) == 1
+
+
 # -- what is wrong with the call -------------------------------------------------------------
 
 
@@ -272,10 +335,48 @@ def test_arguments_of_a_task(tmp_path: Path) -> None:
     assert result.metrics["validation"] == {"batches": 7}
 
 
+def test_arguments_that_are_not_finite_survive_a_restore(tmp_path: Path) -> None:
+    def loop() -> None:
+        task = ValidationTask({"batches": math.inf})
+        train.report({"a": 1}, checkpoint=SAVED, validation=task)
+
+    def fails_with(checkpoint: Checkpoint, batches: float) -> dict[str, float]:
+        raise ValueError(f"batches is {batches}")
+
+    with pytest.raises(TrainingFailedError, match="batches is inf"):
+        one_worker(loop, tmp_path, validation_config=ValidationConfig(fails_with, fail_run=True)).fit()
+    config = ValidationConfig(lambda checkpoint, batches: {"batches": batches}, fail_run=True)
+    result = DataParallelTrainer.restore(run_of(tmp_path), loop, validation_config=config).fit()
+    assert result.metrics["validation"] == {"batches": math.inf}
+
+
 def test_restore_needs_the_function_again(tmp_path: Path, marks: Marks) -> None:
     result = trainer(**places(tmp_path, marks), steps=1).fit()
     with pytest.raises(RestoreError, match="pass validation_config="):
         DataParallelTrainer.restore(result.path, save_once)
+
+
+def test_resume_needs_the_function_again(tmp_path: Path) -> None:
+    """Without it, the validations that are pending would never be made."""
+    failing = ValidationConfig(fails, fail_run=True)
+    with pytest.raises(TrainingFailedError):
+        one_worker(save_once, tmp_path, run={"name": "again"}, validation_config=failing).fit()
+    with pytest.raises(RestoreError, match=r"validation_config= \(given there, missing here\)"):
+        one_worker(save_once, tmp_path, run={"name": "again"}).fit(resume="auto")
+
+
+def test_pending_validations_are_not_given_up_by_a_run_that_cannot_make_them(tmp_path: Path, marks: Marks) -> None:
+    """Whatever way leads to it: here, a driver that does not say that the run had a validation_config."""
+    with driving(tmp_path, marks, validation_stops=[1], steps=1) as driver:
+        marks.wait("validating", step=1)
+        wait_for(lambda: records_of(run_of(tmp_path)).training_ended, "the end of the training")
+        driver.kill()
+    bare = one_worker(save_once, tmp_path)
+    bare._continue(str(run_of(tmp_path)), {})
+    with pytest.raises(RestoreError, match="still to be validated: checkpoint_000000"):
+        bare.fit()
+    marks.open_gate("validate-1")
+    check_metrics(trainer(**places(tmp_path, marks), restore=str(run_of(tmp_path))).fit(), steps=1)
 
 
 def test_checkpoints_in_memory_cannot_be_validated(tmp_path: Path) -> None:
@@ -289,7 +390,7 @@ class ReportingTrainer(DataParallelTrainer):
 
 
 def test_trainers_that_report_by_themselves_reject_it() -> None:
-    with pytest.raises(ConfigError, match="ReportingTrainer reports by itself"):
+    with pytest.raises(ConfigError, match=r"ReportingTrainer calls report\(\) for you"):
         ReportingTrainer(save_once, validation_config=ValidationConfig(fails))
 
 
@@ -326,6 +427,34 @@ def test_workers_data_and_manners(tmp_path: Path) -> None:
         "threads": 2,
         "niceness": min(19, before + 10),
     }
+
+
+def test_batches_that_are_filled_up(tmp_path: Path) -> None:
+    """All workers have equally many, so that they can do something together in each."""
+
+    def count(checkpoint: Checkpoint) -> dict[str, int]:
+        batches = rows = 0
+        for batch in train.get_dataset_shard("held_out").iter_batches(batch_size=2, batch_format="numpy"):
+            train.collective.barrier()
+            batches, rows = batches + 1, rows + int(batch["__valid__"].sum())
+        return {"batches": batches, "rows": rows}
+
+    config = ValidationConfig(
+        count,
+        scaling_config=ScalingConfig(num_workers=2),
+        datasets={"held_out": from_items([{"id": number} for number in range(5)])},
+        dataset_config={"held_out": DatasetConfig(uneven="pad_mask")},
+    )
+    result = one_worker(save_once, tmp_path, validation_config=config).fit()
+    assert result.metrics["validation"] == {"batches": 2, "rows": 3}, result.warnings
+
+
+def test_a_dataset_config_of_no_dataset(tmp_path: Path) -> None:
+    config = ValidationConfig(
+        fails, datasets={"held_out": from_items([{"id": 1}])}, dataset_config={"heldout": DatasetConfig()}
+    )
+    with pytest.raises(ConfigError, match="Did you mean 'held_out'"):
+        one_worker(save_once, tmp_path, validation_config=config)
 
 
 def test_the_backend_connects_validation_workers_too(tmp_path: Path) -> None:
@@ -414,7 +543,7 @@ def test_too_slow_validations_are_told(tmp_path: Path, marks: Marks) -> None:
         assert driver.wait() == 0
     result = Result.from_path(run_of(tmp_path))
     check_metrics(result, steps=12)
-    assert "11 checkpoints wait for their validation" in said_at_the_end(result.path)
+    assert "11 checkpoints are waiting for validation" in said_at_the_end(result.path)
     assert sum(isinstance(each, AttemptStarted) for each in records_of(result.path)) == 1
 
 
