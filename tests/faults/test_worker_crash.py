@@ -14,7 +14,7 @@ import pytest
 from paceline.air import Checkpoint, FailureConfig, RunConfig, ScalingConfig, session
 from paceline.air.errors import TrainingFailedError
 from paceline.testing import chaos
-from paceline.testing.invariants import check_run, committed_checkpoints
+from paceline.testing.invariants import check_run, committed_checkpoints, journal_records
 from paceline.testing.processes import Marks, fault, process
 from paceline.testing.scripts import Action, make_trainer, saved_iteration
 from tests.faults.cases import long_run, rounds
@@ -165,9 +165,12 @@ def test_the_raising_rank_is_blamed_not_its_peers_in_a_collective(lab: Laborator
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-@pytest.mark.parametrize("repeats", [3, long_run(rounds(50))])
+@pytest.mark.parametrize("repeats", [3, long_run(rounds(200), seconds=400)])
 def test_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> None:
-    """A10: Ranks 1 and 2 raise 5 ms apart; each error carries the moment, because a busy machine may swap them."""
+    """A10: ranks 1 and 2 raise 5 ms apart; each error carries the moment, because a busy machine may swap them.
+
+    The one with the earlier moment is always the cause. In 200 turns that go as planned, that is rank 1 each time.
+    """
 
     def loop(config: dict[str, Any]) -> None:
         rank = session.get_world_rank()
@@ -175,20 +178,35 @@ def test_the_first_of_two_errors_is_the_cause(lab: Laboratory, repeats: int) -> 
         if rank == 0:
             marks.pass_gate("never")
         marks.say(f"ready {config['turn']}", rank=rank)
-        at = max(mark["time"] for mark in marks.wait(f"ready {config['turn']}", 2)) + 30_000_000
-        while time.monotonic_ns() < at + (rank - 1) * 5_000_000:
-            time.sleep(0.0002)
+        marks.wait(f"ready {config['turn']}", 2)
+        if rank == 1:
+            marks.say(f"raises {config['turn']}")
+        else:
+            at = marks.wait(f"raises {config['turn']}")[0]["time"] + 5_000_000
+            while time.monotonic_ns() < at:
+                time.sleep(0.0002)
         raise (ValueError if rank == 1 else KeyError)(time.monotonic_ns())
 
     as_planned = 0
-    for turn in range(repeats):
+    for turn in range(2 * repeats):
         error = lab.failure_of(loop, workers=3, config={"turn": turn})
-        root = error.root_cause
-        assert root is not None
-        raised_at = {each.rank: each.arguments for each in (root, *error.collateral) if each.kind == "exception"}
-        assert root.rank == min(raised_at, key=lambda rank: raised_at[rank] or ()), f"turn {turn}: {raised_at}"
-        as_planned += root.rank == 1
-    assert as_planned > repeats // 2
+        assert error.root_cause is not None
+        raised = [each for each in (error.root_cause, *error.collateral) if each.kind == "exception"]
+        assert error.root_cause == min(raised, key=lambda each: each.time_ns), f"turn {turn}: {raised}"
+        if _was_as_planned({each.rank: (each.arguments, each.time_ns) for each in raised}):
+            assert error.root_cause.rank == 1, f"turn {turn}: {raised}"
+            as_planned += 1
+        if as_planned == repeats:
+            return
+    raise AssertionError(f"only {as_planned} of {2 * repeats} turns were as planned: the machine is too busy")
+
+
+def _was_as_planned(raised: dict[int, tuple[Any, int]]) -> bool:
+    """No rank was held up between its raise and the moment that was noted, and rank 1 was 5 ms earlier."""
+    held_up = [noted - moment for (moment,), noted in raised.values()]
+    if 1 not in raised or max(held_up) > 2_000_000:
+        return False
+    return 2 not in raised or raised[2][0][0] - raised[1][0][0] > 4_000_000
 
 
 def test_crash_at_exit_after_the_result_is_only_a_warning(lab: Laboratory) -> None:
@@ -295,6 +313,27 @@ def test_a_crash_loop_without_progress_ends(lab: Laboratory, every: int) -> None
     assert "3 attempts in a row failed, and none came further than the first of them" in str(error)
     assert [failure.made_progress for failure in error.failures] == [True, False, False]
     assert {failure.root_cause.step for failure in error.failures} == {2}
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+def test_retries_without_progress_wait_ever_longer(lab: Laboratory) -> None:
+    """A14: the first retry is immediate; the next ones wait for 1, 2, 4, ... up to 60 s, in a run of two minutes."""
+    waits = [0, 1, 2, 4, 8, 16, 32, 60]
+    failures = {"max_failures": -1, "max_attempts_without_progress": len(waits) + 1}
+    with chaos(fail={"rank": 1, "step": 3, "times": 99}):
+        error = lab.fail(
+            lab.plan(failures=failures, checkpoints=LOCKSTEP, every=0), {"kind": "exception"}, attempts=len(waits) + 1
+        )
+    assert f"{len(waits) + 1} attempts in a row failed" in str(error)
+    records = list(journal_records(lab.trial_dir))
+    failed = [record["time"] for record in records if record["kind"] == "failure"]
+    begun = [record["time"] for record in records if record["kind"] == "attempt"]
+    waited = [start - end for end, start in zip(failed, begun[1:], strict=False)]
+    assert len(waited) == len(waits)
+    late = [actual - wanted for actual, wanted in zip(waited, waits, strict=True)]
+    assert min(late) > -0.1, waited
+    assert max(late) < 10, f"not only the pauses took time: {waited}"
 
 
 def test_a_loop_that_comes_further_each_time_is_not_a_crash_loop(lab: Laboratory) -> None:
