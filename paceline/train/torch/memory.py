@@ -29,7 +29,7 @@ class RankMemory:
     """
 
     strategy: str
-    """"ddp" or "fsdp2"; with one worker, a model that is not wrapped."""
+    """"ddp" or "fsdp2". With one worker, DDP does not wrap the model, and FSDP2 does."""
     world_size: int
     parameters: int
     buffers: int
@@ -105,8 +105,8 @@ def estimate_memory(
         dtype: As with `model.to(dtype)`, such as "bf16"; by default as the model was built.
         mixed_precision: "bf16" or "fp16": autocast with DDP; with FSDP2
             `MixedPrecisionPolicy(param_dtype=..., reduce_dtype=torch.float32)`.
-        layers: What FSDP2 gathers at a time: "auto" for the elements of each ModuleList and Sequential,
-            names of classes, or None for the whole model.
+        layers: What FSDP2 gathers at a time: "auto" for the members of each ModuleList, or of the outermost
+            Sequential if there is no list; names of classes; or None for the whole model.
         gradient_as_bucket_view: As with `DistributedDataParallel`: gradients live in its buckets.
     """
     from paceline.train.torch import memory_parts as parts
@@ -120,7 +120,7 @@ def estimate_memory(
     cast = parts.dtype_of("mixed_precision", mixed_precision)
 
     def rank(strategy: str, world_size: int, in_buckets: bool = gradient_as_bucket_view) -> RankMemory:
-        if strategy == "fsdp2" and world_size > 1:
+        if strategy == "fsdp2":
             found = parts.sharded(content, states, world_size, cast)
         else:
             found = parts.replicated(content, states, world_size, cast, in_buckets)

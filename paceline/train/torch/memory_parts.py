@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from paceline.air.errors import ConfigError
 from paceline.engine.places import usable_memory
+from paceline.train.torch.gathering import Part, Parts, PartSize, fullest
 from paceline.train.torch.memory import RankMemory
 from paceline.train.torch.meta_device import any_number
 
@@ -63,13 +64,8 @@ class ModelContent:
         self.buffers = [_empty(buffer, dtype) for buffer in model.buffers()]
         if not self.parameters:
             raise ConfigError(f"{type(model).__name__} has no parameters.")
-        self.layers: list[list[nn.Parameter]] = []
-        """Parameters that FSDP2 gathers together, in the order of definition."""
-        seen: set[int] = set()
-        for layer in _layers(model, layers):
-            self.layers.append(self._not_yet(layer.parameters(), seen))
-        self.rest = self._not_yet(model.parameters(), seen)
-        """Parameters outside of layers: FSDP2 gathers them for the whole step."""
+        self.parts = Parts(model, layers)
+        """What FSDP2 gathers at a time, with the model's own parameters."""
 
     def embeddings(self) -> set[int]:
         """Ids of parameters that only embeddings use. Autocast makes no copies of them."""
@@ -79,11 +75,6 @@ class ModelContent:
             target = of_embeddings if isinstance(module, nn.Embedding | nn.EmbeddingBag) else of_others
             target.update(id(self.of_original[id(each)]) for each in module.parameters(recurse=False))
         return of_embeddings - of_others
-
-    def _not_yet(self, parameters: Iterable[nn.Parameter], seen: set[int]) -> list[nn.Parameter]:
-        new = [each for each in parameters if id(each) not in seen]
-        seen.update(map(id, new))
-        return [self.of_original[id(each)] for each in new]
 
 
 def _check_shape(name: str, parameter: nn.Parameter) -> None:
@@ -97,37 +88,6 @@ def _check_shape(name: str, parameter: nn.Parameter) -> None:
 def _empty(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     is_converted = dtype is not None and (tensor.is_floating_point() or tensor.is_complex())
     return torch.empty(tensor.shape, dtype=dtype if is_converted else tensor.dtype, device="meta")
-
-
-def _layers(model: nn.Module, chosen: str | Sequence[str] | None) -> list[nn.Module]:
-    """The modules that are sharded by themselves: outermost ones only, those with parameters."""
-    if chosen is None:
-        return []
-    if chosen == "auto":
-        return list(_elements(model))
-    names = {chosen} if isinstance(chosen, str) else set(chosen)
-    found = list(_instances(model, names))
-    missing = names - {type(each).__name__ for each in model.modules()}
-    if missing:
-        raise ConfigError(f"{type(model).__name__} has no layers of class {', '.join(sorted(missing))}.")
-    return found
-
-
-def _elements(module: nn.Module) -> Iterator[nn.Module]:
-    for child in module.children():
-        is_element = isinstance(module, nn.ModuleList | nn.Sequential)
-        if is_element and not isinstance(child, nn.ModuleList) and any(True for _ in child.parameters()):
-            yield child
-        else:
-            yield from _elements(child)
-
-
-def _instances(module: nn.Module, names: set[str]) -> Iterator[nn.Module]:
-    for child in module.children():
-        if type(child).__name__ in names:
-            yield child
-        else:
-            yield from _instances(child, names)
 
 
 # -- the optimizer ---------------------------------------------------------------------------------
@@ -249,70 +209,43 @@ def replicated(
 
 def sharded(content: ModelContent, states: OptimizerStates, world_size: int, cast: torch.dtype | None) -> RankMemory:
     """With FSDP2: every parameter is cut along its first dimension, and shards are padded to equal sizes."""
-    padded = {id(each): _rows(each, world_size) * world_size * _row_size(each) for each in content.parameters}
-    optimizer = sum(
-        value.nbytes if parameter is None else _rows(parameter, world_size) * _row_size(parameter) * value.itemsize
-        for value, parameter in states.tensors
-    )
-    shards = {each: padded[id(each)] // world_size * each.itemsize for each in content.parameters}
+
+    def shard(each: torch.Tensor) -> int:
+        return _rows(each, world_size) * _row_size(each)
+
+    def size_of(part: Part) -> PartSize:
+        parameters = [content.of_original[id(each)] for each in part.parameters]
+        trainable = [each for each in parameters if each.requires_grad]
+        gathered = sum(shard(each) * world_size * _cast_size(each, cast) for each in parameters)
+        gradients = sum(each.numel() * _cast_size(each, cast) for each in trainable)
+        reduced = sum(shard(each) * each.itemsize for each in trainable)
+        # Measured: gradients of another type than the sum's exist twice while they are reduced.
+        twice = gradients if cast is not None and world_size > 1 else 0
+        return PartSize(
+            gathered=gathered,
+            buffer=gathered if world_size > 1 else 0,
+            gradients=gradients,
+            reducing=reduced * world_size + reduced + twice,
+            sent=reduced * world_size,
+        )
+
     return RankMemory(
         "fsdp2",
         world_size,
-        parameters=sum(shards.values()),
+        parameters=sum(shard(each) * each.itemsize for each in content.parameters),
         buffers=_size(content.buffers),
-        gradients=sum(
-            padded[id(each)] // world_size * each.itemsize for each in content.parameters if each.requires_grad
+        gradients=sum(shard(each) * each.itemsize for each in content.parameters if each.requires_grad),
+        optimizer=sum(
+            value.nbytes if parameter is None else shard(parameter) * value.itemsize
+            for value, parameter in states.tensors
         ),
-        optimizer=optimizer,
-        working=_gathered(content, padded, cast),
+        working=fullest(content.parts, {part: size_of(part) for part in content.parts.begun}),
     )
 
 
-@dataclass(frozen=True)
-class _Group:
-    """What FSDP2 handles together: the elements of its padded parameters, and their gradients."""
-
-    gathered: int
-    """Its parameters in full; the buffer of the all-gather is as large."""
-    gradients: int
-    """In full, before they are reduced."""
-    reduced: int
-    """The buffer of the reduce-scatter."""
-
-
-def _gathered(content: ModelContent, padded: dict[int, int], cast: torch.dtype | None) -> int:
-    """The largest sum of full parameters, full gradients and buffers of collectives in a step.
-
-    In the backward pass of a layer these exist: its parameters and gradients, the parameters of the next one, which are
-    gathered ahead, and the gradients of the previous one, which are being reduced. Parameters that are not
-    part of any layer are there all the time.
-    """
-
-    def group(parameters: list[nn.Parameter]) -> _Group:
-        def bytes_in(each: nn.Parameter) -> int:
-            return (cast if cast is not None and each.is_floating_point() else each.dtype).itemsize
-
-        trainable = [each for each in parameters if each.requires_grad]
-        return _Group(
-            sum(padded[id(each)] * bytes_in(each) for each in parameters),
-            sum(each.numel() * bytes_in(each) for each in trainable),
-            sum(padded[id(each)] * each.itemsize for each in trainable),
-        )
-
-    rest = group(content.rest)
-    nothing = _Group(0, 0, 0)
-    groups = [nothing, *map(group, content.layers), nothing]
-    peak = rest.gathered + max(rest.gathered, rest.gradients)
-    peak = max(peak, rest.gradients + rest.reduced)
-    before = rest
-    for earlier, layer, later in zip(groups, groups[1:-1], groups[2:], strict=False):
-        forward = layer.gathered + max(before.gathered, layer.gathered)
-        ahead_and_behind = earlier.gathered + later.reduced
-        # Its parameters are let go before the buffer for its gradients is made.
-        backward = rest.gradients + ahead_and_behind + layer.gradients + max(layer.gathered, layer.reduced)
-        peak = max(peak, rest.gathered + max(forward, backward))
-        before = layer
-    return peak
+def _cast_size(tensor: torch.Tensor, cast: torch.dtype | None) -> int:
+    """Bytes of one element while the model computes."""
+    return cast.itemsize if cast is not None and tensor.is_floating_point() else tensor.itemsize
 
 
 def _rows(parameter: torch.Tensor, world_size: int) -> int:

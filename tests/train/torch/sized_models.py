@@ -42,6 +42,35 @@ class Tied(nn.Module):
         return y
 
 
+class Nested(nn.Module):
+    """Lists inside of lists, whose members are sharded on their own, and no two layers of one size."""
+
+    def __init__(self, width: int = 64, words: int = 301) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Branching(width) for _ in range(3))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, words))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        for block in self.blocks:
+            x = block(x)
+        y: torch.Tensor = self.head(x)
+        return y
+
+
+class Branching(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.last = Block(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.norms[1](x + self.first(self.norms[0](x))))
+        return y
+
+
 def held(tensors: Iterable[Any]) -> int:
     """Bytes of the memory behind tensors, of sharded ones on this rank; what several share counts once."""
     storages = {}
