@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import Module, ModuleList, Sequential
 
 from paceline.air.errors import ConfigError
@@ -35,16 +38,19 @@ def shard_layers(model: Module, device: torch.device, options: dict[str, Any]) -
     mesh = options.pop("mesh", None) or mesh_of_all(device)
     _refuse_ties_without_memory(model)
     layers = _layers(model)
+    before = [weakref.ref(parameter) for parameter in model.parameters()]
     for module in _inner_first(model):
         _give_memory(module, device)
         if module in layers or module is model:
             fully_shard(module, mesh=mesh, **options)
+    _refuse_optimizers_of(before)
     return model
 
 
 def shard_by(shard: Shard, model: Module, device: torch.device, options: dict[str, Any]) -> Module:
     """Let the user's function shard the model."""
     mesh = options.pop("mesh", None) or mesh_of_all(device)
+    before = [weakref.ref(parameter) for parameter in model.parameters()]
     found = shard(model, mesh, **options)
     model = model if found is None else found
     if not isinstance(model, Module):
@@ -58,7 +64,31 @@ def shard_by(shard: Shard, model: Module, device: torch.device, options: dict[st
             f"prepare_model(parallel_strategy={_name(shard)}): {without_memory[0]!r} is still on the meta device. Call "
             'model.to_empty(device="cpu") and initialise the parameters in the function.'
         )
+    if mesh.size() > 1 and not any(isinstance(each, DTensor) for each in model.parameters()):
+        raise ConfigError(
+            f"prepare_model(parallel_strategy={_name(shard)}): the function sharded nothing, so that each worker would "
+            "train a model of its own. Let it apply fully_shard(..., mesh=mesh) to the model."
+        )
+    _refuse_optimizers_of(before)
     return model
+
+
+def _refuse_optimizers_of(before: list[weakref.ref[torch.nn.Parameter]]) -> None:
+    """Sharding replaces the parameters: an optimizer that holds the ones before would train nothing."""
+    if all(reference() is None for reference in before):
+        return
+    replaced = {id(parameter) for reference in before if isinstance(parameter := reference(), torch.nn.Parameter)}
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.optim.Optimizer) and any(
+            id(parameter) in replaced and not isinstance(parameter, DTensor)
+            for group in each.param_groups
+            for parameter in group["params"]
+        ):
+            raise ConfigError(
+                f"prepare_model() shards the model, which replaces its parameters, but an optimizer ("
+                f"{type(each).__name__}) already holds the old ones and would train nothing. Make the optimizer after "
+                "prepare_model()."
+            )
 
 
 def mesh_of_all(device: torch.device) -> DeviceMesh:

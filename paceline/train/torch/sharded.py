@@ -49,6 +49,7 @@ def save_sharded(
 
     content = {EXTRA_FILE: _encoded_extra(extra)}
     several = _several(optimizer)
+    _refuse_other_parameters(model, several)
     new = [each for each in several if not each.state]
     with _plain_steps(several):
         state = _state(model, several)
@@ -83,11 +84,13 @@ def load_sharded(
     if optimizer is not None and not any(name.startswith(f"{OPTIMIZER}.") for name in metadata.state_dict_metadata):
         raise CheckpointError(f"{source!r} holds no optimizer: save it with save_sharded(model, optimizer).")
     several = _several(optimizer)
+    _refuse_other_parameters(model, several)
     for each in several:  # PyTorch makes a state for every parameter only if there is none, nor a gradient
         each.zero_grad(set_to_none=True)
         each.state.clear()
     with _plain_steps(several):
         state = _state(model, several)
+        _refuse_left_over(source, metadata.state_dict_metadata, state[MODEL])
         if not several:
             read_state(source, metadata, state, trust=trust)
             set_model_state_dict(model, state[MODEL])
@@ -139,7 +142,37 @@ def _groups(state: dict[str, Any], optimizers: list[Any]) -> Iterator[tuple[Any,
 def _several(optimizer: Optimizers | None) -> list[Any]:
     if optimizer is None:
         return []
-    return [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
+    several: list[Any] = [optimizer] if hasattr(optimizer, "param_groups") else list(optimizer)
+    for each in several:
+        if not hasattr(each, "param_groups"):
+            raise ConfigError(
+                f"save_sharded() and load_sharded() take an optimizer, or several, after the model, not {each!r}. Pass "
+                "plain values as extra=..., and no optimizer as None."
+            )
+    return several
+
+
+def _refuse_other_parameters(model: torch.nn.Module, optimizers: list[Any]) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    for each in optimizers:
+        if any(id(parameter) not in own for group in each.param_groups for parameter in group["params"]):
+            raise ConfigError(
+                f"The optimizer ({type(each).__name__}) holds parameters that are not those of the model. Make it from "
+                "model.parameters(), after prepare_model()."
+            )
+
+
+def _refuse_left_over(checkpoint: Checkpoint, stored: Iterable[str], weights: Mapping[str, Any]) -> None:
+    """Weights in the checkpoint that the model does not have: it is another model."""
+    names = [name.removeprefix(f"{MODEL}.") for name in stored if name.startswith(f"{MODEL}.")]
+    nested = tuple(f"{name}." for name, value in weights.items() if isinstance(value, dict))
+    left_over = [name for name in names if name not in weights and not name.startswith(nested)]
+    if left_over and all(name in names for name in weights):  # what is missing is said when it is read
+        more = f" and {len(left_over) - 1} more" if len(left_over) > 1 else ""
+        raise CheckpointError(
+            f"{checkpoint!r} holds weights that the model does not have: {left_over[0]}{more}. Load it into a model of "
+            "the same structure."
+        )
 
 
 @contextlib.contextmanager

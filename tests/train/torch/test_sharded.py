@@ -445,3 +445,42 @@ def test_damaged_metadata_is_damage(unguarded: Path) -> None:
     (unguarded / ".metadata").write_bytes(content[: len(content) // 2])
     with pytest.raises(CheckpointCorruptError, match="metadata is damaged"):
         _get_model(unguarded)
+
+
+def train_with_early_optimizer() -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    prepare_model(model, parallel_strategy="fsdp2")
+    optimizer.step()
+
+
+def train_without_sharding() -> None:
+    prepare_model(network(), parallel_strategy=lambda model, mesh: None)
+
+
+def save_with_other_optimizer() -> None:
+    model = prepare_model(network(), parallel_strategy="fsdp2")
+    save_sharded(model, torch.optim.AdamW(network().parameters()))
+
+
+def save_with_values_for_an_optimizer() -> None:
+    save_sharded(prepare_model(network(), parallel_strategy="fsdp2"), {"step": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        (train_with_early_optimizer, "already holds the old ones and would train nothing"),
+        (train_without_sharding, "the function sharded nothing"),
+        (save_with_other_optimizer, "holds parameters that are not those of the model"),
+        (save_with_values_for_an_optimizer, "take an optimizer, or several, after the model, not 'step'"),
+    ],
+)
+def test_what_would_train_or_save_nothing_is_refused(loop: Any, said: str) -> None:
+    with pytest.raises(TrainingFailedError, match=said):
+        fit(loop)
+
+
+def test_a_smaller_model_does_not_take_a_part_of_the_weights(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"holds weights that the model does not have: 2.0.weight and"):
+        load_sharded(saved, nn.Sequential(*[network()[number] for number in (0, 1)]))
