@@ -9,9 +9,9 @@ from paceline.air.preemption import Preemption
 from paceline.run.messages import ALONE_S, Question, Told, encode
 from paceline.run.timing import RankClock
 
-MOST_ALONE = 256
-"""A rank answers no more questions than these by itself, however fast it is: others that are slow may not be told to
-save before they have asked as many."""
+MOST_ALONE = 64
+"""A rank answers no more questions than these by itself, however fast it is. Others that are slow may not be told to
+save before they have asked as many, and a rank that asks is never far ahead of the driver with its reports."""
 
 
 class _Line:
