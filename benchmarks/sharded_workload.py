@@ -103,7 +103,7 @@ class _Dcp:
     def __init__(self, model: Any, optimizer: Any, in_background: bool) -> None:
         import torch.distributed as dist
 
-        # Its background thread must not meet in the group of the training: both would wait for ever.
+        # Its background thread must not meet in the group of the training: both would wait forever.
         self._group = dist.new_group(backend="gloo")
         self._model = model
         self._optimizer = optimizer

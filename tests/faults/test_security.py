@@ -108,7 +108,7 @@ def test_nothing_that_lies_in_a_run_is_ever_unpickled(lab: Laboratory, failed_di
 
 @pytest.mark.parametrize("name", [".metadata", "extra.pt", "__0_0.distcp"])
 def test_a_sharded_checkpoint_of_strangers_runs_no_code(lab: Laboratory, name: str) -> None:
-    """It has no manifest that would give the canary away."""
+    """S4: It has no manifest that would give the canary away."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torch._dynamo")  # sets variables when it is imported, which no test shall be blamed for
     from torch.distributed.checkpoint.state_dict_saver import save
