@@ -132,7 +132,13 @@ class MemoryGrowth:
         return [growth for growth in self._found() if self._is_news(growth)]
 
     def of_failed(self, rank: int) -> Growth | None:
-        """How a rank has grown that has run out of memory; None if it did not do so steadily."""
+        """How a rank has grown that has run out of memory; None if it did not do so steadily.
+
+        What it gave back while it ended does not count.
+        """
+        largest = max((point.ranks[rank].own for point in self._points if rank in point.ranks), default=0)
+        while self._points and rank in self._points[-1].ranks and self._points[-1].ranks[rank].own < largest:
+            self._points.pop()
         return self._growth(rank, OF_FAILED, alone=True) or self._growth(rank, OF_FAILED, alone=False)
 
     def _is_news(self, growth: Growth) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from paceline.testing import ResumeDifferenceError, assert_resume_equivalent, chaos
 from paceline.testing.invariants import check_run
 from paceline.testing.scripts import ScriptPlan, make_trainer
+from tests.testing import resume_loops
 from tests.testing.resume_loops import torch_trainer
 
 
@@ -45,4 +46,4 @@ def test_a_loop_that_forgets_its_optimizer_is_caught_and_named(tmp_path: Path) -
     with pytest.raises(ResumeDifferenceError) as caught:
         assert_resume_equivalent(torch_trainer("optimizer", tmp_path))
     assert caught.value.forgot == ["optimizer"]
-    assert "SGD, created at resume_loops.py" in str(caught.value)
+    assert f"SGD, created at {resume_loops.__file__}" in str(caught.value)
